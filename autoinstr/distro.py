@@ -1,0 +1,70 @@
+"""The OpenTelemetry distro and configurator: defaults, and the SDK with ids that no seed repeats."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from opentelemetry.environment_variables import OTEL_PYTHON_ID_GENERATOR, OTEL_TRACES_EXPORTER
+from opentelemetry.instrumentation.distro import BaseDistro
+from opentelemetry.sdk._configuration import _OTelSDKConfigurator
+
+from autoinstr import resource
+from autoinstr.notices import say
+from autoinstr.settings import Settings
+from autoinstr.spans.ids import RunIdGenerator
+
+QUEUE_SIZE = 32_768
+"""Spans that may wait for the exporter: a burst of a large rollout, where the SDK's default is 2,048."""
+
+
+class AutoinstrDistro(BaseDistro):  # type: ignore[misc,unused-ignore]
+    """Sets the defaults that a run wants, where the user has set nothing."""
+
+    def _configure(self, **kwargs: Any) -> None:
+        settings = Settings.from_environ()
+        if not settings.enabled:
+            return
+        if any(os.environ.get(f"OTEL_EXPORTER_OTLP_{signal}ENDPOINT") for signal in ("", "TRACES_")):
+            os.environ.setdefault(OTEL_TRACES_EXPORTER, "otlp")
+        os.environ.setdefault("OTEL_BSP_MAX_QUEUE_SIZE", str(QUEUE_SIZE))
+
+
+class AutoinstrConfigurator(_OTelSDKConfigurator):
+    """Sets the SDK up as OpenTelemetry's variables say; a wrong exporter costs the exporter, not the journal."""
+
+    def _configure(self, **kwargs: Any) -> None:
+        settings = Settings.from_environ()
+        if not settings.enabled:
+            return
+        settings.hand_down()
+        if os.environ.get("OTEL_CONFIG_FILE", "").strip():
+            super()._configure(**kwargs)
+            return
+        kwargs["resource_attributes"] = {
+            **resource.attributes(settings),
+            **kwargs.get("resource_attributes", {}),
+        }
+        if not os.environ.get(OTEL_PYTHON_ID_GENERATOR):
+            kwargs["id_generator"] = RunIdGenerator(settings.run_id)
+        try:
+            super()._configure(**kwargs)
+        except Exception as error:
+            say(
+                f"OpenTelemetry's exporters could not be set up: {error}; spans go to the journal only, if it is on"
+            )
+            _set_up_without_exporters(kwargs)
+
+
+def _set_up_without_exporters(kwargs: dict[str, Any]) -> None:
+    from opentelemetry import trace
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+
+    if isinstance(trace.get_tracer_provider(), TracerProvider):
+        return  # it had come that far
+    trace.set_tracer_provider(
+        TracerProvider(
+            resource=Resource.create(kwargs["resource_attributes"]), id_generator=kwargs.get("id_generator")
+        )
+    )

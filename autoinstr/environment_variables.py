@@ -1,0 +1,17 @@
+"""The environment variables that autoinstr reads, by name.
+
+The entry-point group `opentelemetry_environment_variables` names this module; `opentelemetry-instrument`
+turns names that start with `OTEL_` into flags and leaves ours to the environment.
+"""
+
+AUTOINSTR_ENABLED = "AUTOINSTR_ENABLED"
+AUTOINSTR_SPAN_GROUPS = "AUTOINSTR_SPAN_GROUPS"
+AUTOINSTR_SPAN_MAPS = "AUTOINSTR_SPAN_MAPS"
+AUTOINSTR_BUILTIN_MAPS = "AUTOINSTR_BUILTIN_MAPS"
+AUTOINSTR_RANKS = "AUTOINSTR_RANKS"
+AUTOINSTR_RUN_ID = "AUTOINSTR_RUN_ID"
+AUTOINSTR_USER_ID = "AUTOINSTR_USER_ID"
+AUTOINSTR_RUN_DIR = "AUTOINSTR_RUN_DIR"
+AUTOINSTR_JOURNAL = "AUTOINSTR_JOURNAL"
+AUTOINSTR_STRICT = "AUTOINSTR_STRICT"
+AUTOINSTR_CAPTURE_CONTENT = "AUTOINSTR_CAPTURE_CONTENT"

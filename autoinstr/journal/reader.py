@@ -1,0 +1,403 @@
+"""Reading a run's journal: from a folder of OTLP JSON lines to processes and spans.
+
+A journal is what a run left behind, however it ended, so nothing in a file is taken for granted: a line
+that is torn or misshapen is skipped and counted, never raised. Times are nanoseconds since the Unix epoch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | None"
+SpanKey: TypeAlias = "tuple[str, str]"
+
+PROCESS_START = "autoinstr.process.start"
+PROCESS_END = "autoinstr.process.end"
+SPAN_START = "autoinstr.span.start"
+SPAN_NAME = "autoinstr.span.name"
+SPAN_PARENT = "autoinstr.span.parent_id"
+GROUP = "autoinstr.group"
+BUCKET = "rl.bucket"
+
+_STATUS_ERROR = (2, "STATUS_CODE_ERROR")
+_NO_PARENT = "0" * 16
+# What a misshapen line can raise while it is taken apart.
+_BROKEN = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
+_RUNS_NAMED = 10
+
+
+class JournalError(Exception):
+    """A run cannot be found or read; the text says where it was looked for and which runs there are."""
+
+
+@dataclass(slots=True)
+class Span:
+    """One span of a run. ``end_ns`` is None while it is open: started on record, and never finished."""
+
+    name: str
+    trace_id: str
+    span_id: str
+    parent_id: str | None
+    start_ns: int
+    end_ns: int | None
+    attributes: dict[str, Value]
+    group: str | None
+    """The span group, None for spans of other instrumentation."""
+    bucket: str | None
+    """What the span's time counts as; None for an umbrella, which only holds other spans."""
+    error: str | None
+    process: int
+    """Index into ``Run.processes``."""
+
+    @property
+    def key(self) -> SpanKey:
+        return self.trace_id, self.span_id
+
+    @property
+    def parent_key(self) -> SpanKey | None:
+        return None if self.parent_id is None else (self.trace_id, self.parent_id)
+
+
+@dataclass(slots=True)
+class Process:
+    """One process of a run, which is one file of its journal."""
+
+    file: str
+    pid: int | None
+    host: str | None
+    service: str | None = None
+    rank: int | None = None
+    command: str | None = None
+    parent_pid: int | None = None
+    resource: dict[str, Value] = field(default_factory=dict)
+    started_ns: int | None = None
+    last_ns: int | None = None
+    """The newest timestamp in the file."""
+    ended: bool = False
+    """Whether the process came to a normal end of the interpreter."""
+    spans: int = 0
+    """How many spans finished."""
+    open: int = 0
+    """How many spans are open."""
+    broken_lines: int = 0
+
+
+@dataclass(slots=True)
+class Run:
+    """Everything a journal folder says. Processes, finished ``spans`` and ``open`` spans by start time."""
+
+    run_id: str
+    folder: Path
+    processes: list[Process]
+    spans: list[Span]
+    open: list[Span]
+
+    @property
+    def started_ns(self) -> int | None:
+        """The earliest timestamp of the run, None when it holds none."""
+        times = [p.started_ns for p in self.processes if p.started_ns is not None]
+        times += [spans[0].start_ns for spans in (self.spans, self.open) if spans]
+        return min(times, default=None)
+
+    @property
+    def last_ns(self) -> int | None:
+        """The newest timestamp of the run, None when it holds none."""
+        return max((p.last_ns for p in self.processes if p.last_ns is not None), default=None)
+
+    @property
+    def broken_lines(self) -> int:
+        return sum(process.broken_lines for process in self.processes)
+
+
+def default_run_dir() -> Path:
+    """Where runs lie: ``AUTOINSTR_RUN_DIR``, else ``autoinstr-runs`` in the working directory."""
+    return Path(os.environ.get("AUTOINSTR_RUN_DIR") or "autoinstr-runs")
+
+
+def find_run(run: str | None, run_dir: Path) -> Path:
+    """The folder of a run.
+
+    ``run`` is a run id in ``run_dir``, the path of a run's folder, or the beginning of exactly one run id;
+    None stands for the run that was written to last. Raises ``JournalError``.
+    """
+    runs = _runs_in(run_dir)
+    if run is None:
+        if not runs:
+            raise JournalError(f"no run in {_where(run_dir)}")
+        return max(runs.values(), key=_newest_write)
+    if run in runs:
+        return runs[run]
+    path = Path(run)
+    # An empty RUN (an unset shell variable) must not become the working directory.
+    if run and path.is_dir():
+        if _files(path):
+            return path
+        inside = _runs_in(path)
+        hint = f"; it holds the runs {_names(inside)}" if inside else ""
+        raise JournalError(f"{path.resolve()} is not a run: no .jsonl file is in it{hint}")
+    starting = {name: folder for name, folder in runs.items() if run and name.startswith(run)}
+    if len(starting) == 1:
+        return next(iter(starting.values()))
+    if starting:
+        raise JournalError(
+            f"{len(starting)} runs in {_where(run_dir)} start with {run!r}: {_names(starting)}"
+        )
+    have = f"runs there: {_names(runs)}" if runs else "no run is there"
+    raise JournalError(f"no run {run!r} in {_where(run_dir)}; {have}")
+
+
+def read_run(folder: Path) -> Run:
+    """Read every file of a run, line by line. Raises ``JournalError`` when a file cannot be read at all."""
+    processes: list[Process] = []
+    finished: list[Span] = []
+    started: dict[SpanKey, Span] = {}
+    try:
+        for path in _files(folder):
+            processes.append(_read_process(path, len(processes), finished, started))
+    except OSError as error:
+        raise JournalError(f"cannot read the journal in {folder.resolve()}: {error}") from error
+    if started:
+        # A span may be finished in another file than it was started in: a forked process does that.
+        for span in finished:
+            started.pop(span.key, None)
+    for span in started.values():
+        processes[span.process].open += 1
+    finished.sort(key=_start)
+    return Run(
+        folder.resolve().name, folder.resolve(), processes, finished, sorted(started.values(), key=_start)
+    )
+
+
+def _start(span: Span) -> int:
+    return span.start_ns
+
+
+def _files(folder: Path) -> list[Path]:
+    """A run's files, in the order in which their processes started."""
+    return sorted(folder.glob("*.jsonl"), key=lambda path: (_name_parts(path)[2] or 0, path.name))
+
+
+def _runs_in(run_dir: Path) -> dict[str, Path]:
+    try:
+        folders = sorted(path for path in run_dir.iterdir() if path.is_dir())
+        return {path.name: path for path in folders if _files(path)}
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise JournalError(f"cannot look for runs in {run_dir.resolve()}: {error}") from error
+
+
+def _newest_write(folder: Path) -> float:
+    return max((path.stat().st_mtime for path in _files(folder)), default=0.0)
+
+
+def _where(run_dir: Path) -> str:
+    missing = "" if run_dir.is_dir() else " (which is not there; AUTOINSTR_RUN_DIR names another)"
+    return f"{run_dir.resolve()}{missing}"
+
+
+def _names(runs: dict[str, Path]) -> str:
+    newest_first = sorted(runs, key=lambda name: _newest_write(runs[name]), reverse=True)
+    more = f" and {len(runs) - _RUNS_NAMED} more" if len(runs) > _RUNS_NAMED else ""
+    return ", ".join(newest_first[:_RUNS_NAMED]) + more
+
+
+def _name_parts(path: Path) -> tuple[str | None, int | None, int | None]:
+    """Host, process id and start time, from ``<host>-<pid>-<start ns in hex>.jsonl``."""
+    try:
+        # From the right: a host name may hold dashes.
+        host, pid, start = path.stem.rsplit("-", 2)
+        return host, int(pid), _time(int(start, 16))
+    except ValueError:
+        return None, None, None
+
+
+class _Record(NamedTuple):
+    """One span or log record, with the resource it came under, still encoded."""
+
+    event: str
+    time_ns: int
+    span: Span | None
+    attributes: dict[str, Value]
+    resource: dict[str, Any]
+
+
+_FINISHED = ""
+
+
+def _read_process(path: Path, index: int, finished: list[Span], started: dict[SpanKey, Span]) -> Process:
+    host, pid, start_ns = _name_parts(path)
+    process = Process(path.name, pid, host, started_ns=start_ns, last_ns=start_ns)
+    named_start = start_ns is not None
+    with path.open("rb") as lines:
+        for line in lines:
+            if line.isspace():
+                continue
+            # A line counts whole or not at all, so everything that can fail comes before the first change.
+            try:
+                records = list(_records(json.loads(line), index))
+                for record in records:
+                    if record.event == PROCESS_START or not process.resource:
+                        _describe(process, record)
+            except _BROKEN:
+                process.broken_lines += 1
+                continue
+            for record in records:
+                if record.time_ns:
+                    process.last_ns = max(process.last_ns or 0, record.time_ns)
+                    if not named_start:
+                        first_ns = record.span.start_ns if record.span else record.time_ns
+                        process.started_ns = min(process.started_ns or first_ns, first_ns)
+                if record.span is not None:
+                    if record.event == _FINISHED:
+                        finished.append(record.span)
+                        process.spans += 1
+                        started.pop(record.span.key, None)
+                    else:
+                        started[record.span.key] = record.span
+                elif record.event == PROCESS_END:
+                    process.ended = True
+    return process
+
+
+def _describe(process: Process, record: _Record) -> None:
+    resource = _attributes(record.resource.get("attributes"))
+    rank = resource.get("nv.dl.rank", resource.get("dl.rank"))
+    pid = _whole(resource.get("process.pid"))
+    process.resource = resource
+    process.rank = _whole(rank)
+    process.service = _text_or_none(resource.get("service.name"))
+    process.host = _text_or_none(resource.get("host.name")) or process.host
+    process.pid = process.pid if pid is None else pid
+    if record.event == PROCESS_START:
+        process.command = _text_or_none(record.attributes.get("process.command"))
+        process.parent_pid = _whole(record.attributes.get("process.parent_pid"))
+
+
+def _records(document: dict[str, Any], process: int) -> Iterator[_Record]:
+    for of_resource in document.get("resourceSpans", ()):
+        resource = of_resource.get("resource", {})
+        for of_scope in of_resource.get("scopeSpans", ()):
+            scope = of_scope.get("scope", {})
+            group = _text_or_none(_attributes(scope.get("attributes")).get(GROUP))
+            for encoded in of_scope.get("spans", ()):
+                span = _finished_span(encoded, group, process)
+                yield _Record(_FINISHED, max(span.start_ns, span.end_ns or 0), span, {}, resource)
+    for of_resource in document.get("resourceLogs", ()):
+        resource = of_resource.get("resource", {})
+        for of_scope in of_resource.get("scopeLogs", ()):
+            for encoded in of_scope.get("logRecords", ()):
+                # A log record of somebody else's has no event name, and tells us the time only.
+                event = encoded.get("eventName") or "log"
+                time_ns = _time(encoded.get("timeUnixNano") or encoded.get("observedTimeUnixNano") or 0)
+                attributes = _attributes(encoded.get("attributes"))
+                started = (
+                    _started_span(encoded, attributes, time_ns, process) if event == SPAN_START else None
+                )
+                yield _Record(event, time_ns, started, attributes, resource)
+
+
+def _finished_span(encoded: dict[str, Any], group: str | None, process: int) -> Span:
+    attributes = _attributes(encoded.get("attributes"))
+    return Span(
+        name=sys.intern(_text(encoded["name"])),
+        trace_id=sys.intern(_text(encoded["traceId"])),
+        span_id=_text(encoded["spanId"]),
+        parent_id=_parent(encoded.get("parentSpanId")),
+        start_ns=_time(encoded["startTimeUnixNano"]),
+        end_ns=_time(encoded["endTimeUnixNano"]),
+        attributes=attributes,
+        group=group,
+        bucket=_text_or_none(attributes.get(BUCKET)),
+        error=_error(encoded),
+        process=process,
+    )
+
+
+def _started_span(encoded: dict[str, Any], attributes: dict[str, Value], time_ns: int, process: int) -> Span:
+    return Span(
+        name=sys.intern(_text(attributes.pop(SPAN_NAME))),
+        trace_id=sys.intern(_text(encoded["traceId"])),
+        span_id=_text(encoded["spanId"]),
+        parent_id=_parent(attributes.pop(SPAN_PARENT, None)),
+        start_ns=time_ns,
+        end_ns=None,
+        group=_text_or_none(attributes.pop(GROUP, None)),
+        bucket=_text_or_none(attributes.get(BUCKET)),
+        attributes=attributes,
+        error=None,
+        process=process,
+    )
+
+
+def _error(encoded: dict[str, Any]) -> str | None:
+    """What went wrong in a span: the status message, else its last exception, else just that it did."""
+    status = encoded.get("status", {})
+    if status.get("code") not in _STATUS_ERROR:
+        return None
+    if message := status.get("message"):
+        return _text(message)
+    for event in reversed(encoded.get("events", ())):
+        if event.get("name") == "exception":
+            about = _attributes(event.get("attributes"))
+            parts = [about.get("exception.type"), about.get("exception.message")]
+            return ": ".join(str(part) for part in parts if part) or "exception"
+    return "error"
+
+
+def _attributes(encoded: list[dict[str, Any]] | None) -> dict[str, Value]:
+    return {sys.intern(_text(pair["key"])): _value(pair.get("value") or {}) for pair in encoded or ()}
+
+
+def _value(encoded: dict[str, Any]) -> Value:
+    for kind, value in encoded.items():
+        if kind == "stringValue":
+            return _text(value)
+        if kind == "intValue":
+            return int(value)
+        if kind == "doubleValue":
+            return float(value)
+        if kind == "boolValue":
+            return bool(value)
+        if kind == "arrayValue":
+            return [_value(item) for item in value.get("values", ())]
+        if kind == "kvlistValue":
+            return _attributes(value.get("values"))
+        if kind == "bytesValue":
+            return _text(value)
+    return None
+
+
+def _parent(value: Value) -> str | None:
+    return _text(value) if value and value != _NO_PARENT else None
+
+
+def _time(value: Any) -> int:
+    time_ns = int(value)
+    # The OTLP field is unsigned, but what lies beyond the year 2262 is damage, and no calendar takes it.
+    if not 0 <= time_ns < 1 << 63:
+        raise ValueError(f"no time: {value!r}")
+    return time_ns
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"no text: {value!r}")
+    return value
+
+
+def _text_or_none(value: Value) -> str | None:
+    return sys.intern(value) if isinstance(value, str) else None
+
+
+def _whole(value: Value) -> int | None:
+    try:
+        return int(value) if isinstance(value, (int, str)) else None
+    except ValueError:
+        return None

@@ -1,0 +1,194 @@
+"""The journal: a span processor that puts every span's start and end on disk as it happens.
+
+Each process appends to a file of its own, one line a record, one `write` a line and no buffer of ours: a
+process that is killed at any moment leaves every finished span, and the start of every open one. A file that
+can't be written is said once, and training goes on.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
+
+from autoinstr import __version__
+from autoinstr.journal import encoding
+from autoinstr.notices import say
+
+GROUP_ATTRIBUTE = "autoinstr.group"
+
+
+class JournalProcessor(SpanProcessor):
+    """Writes to `<run_dir>/<run_id>/<host>-<pid>-<start>.jsonl`. The file is made with the first span."""
+
+    def __init__(self, run_dir: Path, run_id: str) -> None:
+        self.folder = run_dir / run_id
+        self.path: Path | None = None
+        self.lost = 0
+        """Records that could not be written."""
+        self._run_id = run_id
+        self._lock = threading.Lock()
+        self._reset()
+        os.register_at_fork(
+            before=self._lock.acquire, after_in_parent=self._lock.release, after_in_child=self._in_child
+        )
+        atexit.register(self._at_exit)
+
+    def _reset(self) -> None:
+        self._file: int | None = None
+        self._failed = False
+        self._started_ns = time.time_ns()
+        self._brief = ""
+        self._resources: dict[int, tuple[Any, str]] = {}
+        self._scopes: dict[int, tuple[Any, str]] = {}
+
+    def _in_child(self) -> None:
+        """A forked child writes to a file of its own."""
+        self._lock.release()
+        if self._file is not None:
+            os.close(self._file)
+        self.path = None
+        self._reset()
+
+    # -- the processor --------------------------------------------------------------------------------
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        try:
+            context = span.context
+            attributes: dict[str, Any] = {"autoinstr.span.name": span.name}
+            if span.parent is not None:
+                attributes["autoinstr.span.parent_id"] = f"{span.parent.span_id:016x}"
+            scope = span.instrumentation_scope
+            if scope is not None and scope.attributes:
+                attributes[GROUP_ATTRIBUTE] = scope.attributes.get(GROUP_ATTRIBUTE, "")
+            attributes.update(span.attributes or {})
+            if self._file is None:
+                self._open(span)
+            self._write(
+                encoding.event_line(
+                    self._brief,
+                    __version__,
+                    "autoinstr.span.start",
+                    span.start_time or 0,
+                    attributes,
+                    context.trace_id,
+                    context.span_id,
+                )  # fmt: skip
+            )
+        except Exception as error:
+            self._fail(error)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        try:
+            if self._file is None:
+                self._open(span)
+            self._write(
+                encoding.span_line(self._resource(span.resource), self._scope(span), encoding.span(span))
+            )
+        except Exception as error:
+            self._fail(error)
+
+    def shutdown(self) -> None:
+        """Nothing is buffered; the end of the process is recorded at exit."""
+
+    def force_flush(self, timeout_millis: int = 30000) -> bool:
+        return True
+
+    # -- the file -------------------------------------------------------------------------------------
+
+    def _open(self, span: ReadableSpan) -> None:
+        with self._lock:
+            if self._file is not None or self._failed:
+                return
+            host, pid = socket.gethostname(), os.getpid()
+            attributes = {**span.resource.attributes, "process.pid": pid, "host.name": host}
+            self._brief = encoding.resource({"process.pid": pid, "nemo.run.id": self._run_id})
+            path = self.folder / f"{host}-{pid}-{self._started_ns:x}.jsonl"
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            except OSError as error:
+                self._failed = True
+                say(
+                    f"the journal {path} can't be written: {error.strerror or error}; this run keeps no journal"
+                )
+                return
+            self.path = path
+        self._write(
+            encoding.event_line(
+                encoding.resource(attributes),
+                __version__,
+                "autoinstr.process.start",
+                self._started_ns,
+                {
+                    "process.command": os.path.basename(sys.argv[0]) if getattr(sys, "argv", None) else "",
+                    "process.parent_pid": os.getppid(),
+                },
+            )  # fmt: skip
+        )
+
+    def _write(self, line: str) -> None:
+        file = self._file
+        if file is None:
+            self.lost += 1
+            return
+        data = line.encode()
+        written = os.write(file, data)
+        while written < len(data):  # a signal, or a disk that is nearly full
+            written += os.write(file, data[written:])
+
+    def _fail(self, error: Exception) -> None:
+        self.lost += 1
+        what = (
+            error.strerror
+            if isinstance(error, OSError) and error.strerror
+            else f"{type(error).__name__}: {error}"
+        )
+        say(
+            f"the journal {self.path or self.folder} lost a record: {what}; training goes on",
+            once="journal lost",
+        )
+
+    def _at_exit(self) -> None:
+        if self._file is None:
+            return
+        try:
+            self._write(
+                encoding.event_line(self._brief, __version__, "autoinstr.process.end", time.time_ns(), {})
+            )
+        except Exception as error:
+            self._fail(error)
+        if self.lost:
+            say(f"the journal {self.path} lacks {self.lost} records that could not be written")
+
+    # -- what repeats ---------------------------------------------------------------------------------
+
+    def _resource(self, resource: Any) -> str:
+        """The resource as JSON, encoded once."""
+        known = self._resources.get(id(resource))
+        if known is None or known[0] is not resource:
+            attributes = dict(resource.attributes)
+            attributes.setdefault("process.pid", os.getpid())
+            attributes.setdefault("host.name", socket.gethostname())
+            known = (resource, encoding.resource(attributes))
+            self._resources[id(resource)] = known
+        return known[1]
+
+    def _scope(self, span: ReadableSpan) -> str:
+        scope = span.instrumentation_scope
+        known = self._scopes.get(id(scope))
+        if known is None or known[0] is not scope:
+            if scope is None:
+                known = (scope, encoding.scope("", None, None))
+            else:
+                known = (scope, encoding.scope(scope.name, scope.version, scope.attributes))
+            self._scopes[id(scope)] = known
+        return known[1]

@@ -1,0 +1,171 @@
+"""What a span map says, once it has been read: plain frozen data, each piece with its place in the file."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from autoinstr.maps.values import ValuePath
+
+BUCKETS = ("productive", "overhead", "idle", "wasted")
+"""The goodput buckets, in the order of a report."""
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """A place in a file, counted from 1; line 0 is the file as a whole."""
+
+    file: str
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """Something wrong in a map, and what happens now (`consequence`)."""
+
+    place: Place
+    text: str
+    consequence: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.text}" + (f"; {self.consequence}" if self.consequence else "")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`, did you mean 'near'?`, or nothing where no known word is near."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f", did you mean {near[0]!r}?" if near else ""
+
+
+@dataclass(frozen=True)
+class Group:
+    """A span group. `bucket` is None for an umbrella; `scoped` says whether a bucket scope applies to it."""
+
+    name: str
+    about: str
+    bucket: str | None
+    scoped: bool
+    place: Place
+
+
+@dataclass(frozen=True)
+class Selector:
+    """One argument that must have one of these values; values with `*`, `?` or `[` are patterns."""
+
+    argument: str
+    values: tuple[Any, ...]
+
+    @property
+    def exact(self) -> tuple[Any, ...]:
+        return tuple(v for v in self.values if not _is_pattern(v))
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        return tuple(v for v in self.values if _is_pattern(v))
+
+    def accepts(self, value: Any) -> bool:
+        """Whether `value` is one of the values or matches a pattern; what can't be compared is not accepted."""
+        for wanted in self.values:
+            if _is_pattern(wanted):
+                if isinstance(value, str) and fnmatch.fnmatchcase(value, wanted):
+                    return True
+            elif type(value) is type(wanted) and value == wanted:
+                return True
+        return False
+
+
+def _is_pattern(value: Any) -> bool:
+    return isinstance(value, str) and any(c in value for c in "*?[")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A place in code, `module:Qual.name`, with the arguments that pick calls of it."""
+
+    module: str
+    qualname: str
+    selectors: tuple[Selector, ...]
+    place: Place
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.qualname}"
+
+
+@dataclass(frozen=True)
+class Alternatives:
+    """Targets of which the first that resolves is patched."""
+
+    targets: tuple[Target, ...]
+
+
+@dataclass(frozen=True)
+class JoinPoint:
+    """Where a span is: `kind` is function, block, between or each.
+
+    `targets` are all patched; for `between`, `targets` begin the span and `ends` end it:
+    when they return, or (`until`) when they are called.
+    """
+
+    kind: str
+    targets: tuple[Alternatives, ...]
+    ends: tuple[Alternatives, ...] = ()
+    until: bool = False
+    match: tuple[ValuePath, ...] | None = None
+    once: bool = False
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What holds for every span opened below: a bucket for leaf spans, groups that count as others."""
+
+    bucket: str | None = None
+    groups: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class SpanEntry:
+    """One entry of a map: at this join point, in this group, emit this span."""
+
+    name: str
+    map: str
+    place: Place
+    group: str
+    join: JoinPoint
+    inside: tuple[str, ...] = ()
+    attributes: tuple[tuple[str, tuple[ValuePath, ...]], ...] = ()
+    bucket: str | None = None
+    """The bucket written on the span, `none` for none; None leaves it to the group and the scope."""
+    scope: Scope | None = None
+    optional: bool = False
+    subclasses: bool = False
+    content: bool = False
+    threads: bool = False
+    start_from: Target | None = None
+    versions: str | None = None
+    about: str = ""
+
+    def targets(self) -> tuple[Target, ...]:
+        """Every target that this entry names."""
+        return tuple(t for a in (*self.join.targets, *self.join.ends) for t in a.targets)
+
+
+@dataclass(frozen=True)
+class SpanMap:
+    """One file. `disabled` holds the span names that it removes, with their places."""
+
+    name: str
+    package: str
+    file: str
+    algorithm: str | None = None
+    service: str | None = None
+    about: str = ""
+    spans: tuple[SpanEntry, ...] = ()
+    disabled: tuple[str, ...] = ()
+    groups: tuple[Group, ...] = field(default=())

@@ -1,0 +1,370 @@
+"""Value paths: `args.batch.size | int`, `caller.step | add(1)`: where an attribute's value comes from.
+
+A path is parsed once, when the map is read, into a root, steps and reducers. Walking one runs no user code
+but attribute and item access, turns nothing unknown into a string, leaves tensors alone unless a reducer
+asks, and never raises: what can't be had is `MISSING`, and its attribute is left out.
+"""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+MAX_TEXT: Final = 1024
+"""Strings are cut to this many characters before the SDK sees them."""
+MAX_ITEMS: Final = 64
+"""Sequences are cut to this many items."""
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+MISSING: Final = _Missing()
+
+
+class PathError(ValueError):
+    """A value path that can't be parsed; `hint` is the word that was meant, if one is near."""
+
+    def __init__(self, text: str, wrong: str | None = None, known: tuple[str, ...] = ()) -> None:
+        super().__init__(text)
+        self.wrong = wrong
+        self.known = known
+
+
+ROOTS: Final = ("args", "self", "return", "caller", "env")
+"""What a path may start from; any other constant is written as a YAML number, boolean or `'quoted text'`."""
+
+
+@dataclass(frozen=True)
+class ValuePath:
+    """One parsed path. `root` is one of `ROOTS`, or `const` with the value in `constant`.
+
+    For `args` and `caller` the first step is the name: it is `name`, and `steps` holds the rest.
+    """
+
+    text: str
+    root: str
+    name: str | None
+    steps: tuple[str | int, ...]
+    reducers: tuple[tuple[str, Any], ...]
+    constant: Any = None
+
+    def walk(self, start: Any) -> Any:
+        """Follow the steps and reducers from `start`. Never raises, except for a real `KeyboardInterrupt`."""
+        value = start
+        try:
+            if value is not MISSING:
+                for step in self.steps:
+                    value = _step(value, step)
+                    if value is MISSING:
+                        break
+            for name, argument in self.reducers:
+                value = _REDUCERS[name](value, argument)
+        except KeyboardInterrupt:  # Ctrl-C belongs to the user, even while it hits our line
+            raise
+        except BaseException:  # a property may raise anything, SystemExit too
+            for name, argument in self.reducers:
+                if name == "default":
+                    return argument
+            return MISSING
+        return value
+
+
+def _step(value: Any, step: str | int) -> Any:
+    """One step: an item for mappings and indexes, an attribute else, each falling back on the other."""
+    if isinstance(step, int):
+        return value[step]
+    if isinstance(value, Mapping):
+        if step in value:
+            return value[step]
+        return getattr(value, step, MISSING) if step.startswith("_") else MISSING
+    try:
+        return getattr(value, step)
+    except AttributeError:
+        # OmegaConf and pydantic "extra" containers answer to items only
+        getter = getattr(type(value), "__getitem__", None)
+        if getter is None:
+            return MISSING
+        return value[step]
+
+
+# -- reducers -----------------------------------------------------------------------------------------
+
+
+def _number(value: Any) -> int | float | _Missing:
+    """A plain number of `value`: Python's, numpy's or a one-element tensor's (which is copied to the host)."""
+    if isinstance(value, (bool, int, float)):
+        return value
+    if hasattr(value, "item"):
+        got = value.item()
+        if isinstance(got, (bool, int, float)):
+            return got
+    if isinstance(value, str):
+        return float(value) if any(c in value for c in ".eEnN") else int(value)
+    return MISSING
+
+
+def _reduce_int(value: Any, _: Any) -> Any:
+    number = _number(value)
+    return MISSING if isinstance(number, _Missing) else int(number)
+
+
+def _reduce_float(value: Any, _: Any) -> Any:
+    number = _number(value)
+    return MISSING if isinstance(number, _Missing) else float(number)
+
+
+def _reduce_str(value: Any, _: Any) -> Any:
+    if isinstance(value, (str, bool, int, float)):
+        return str(value)
+    name = getattr(
+        value, "name", None
+    )  # enum members, torch dtypes and devices have short names of their own
+    return name if isinstance(name, str) else MISSING
+
+
+def _method_or(method: str, function: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    def reduce(value: Any, _: Any) -> Any:
+        if value is MISSING:
+            return MISSING
+        own = getattr(value, method, None)
+        got = own() if own is not None and not isinstance(value, Mapping) else function(value)
+        return _number(got)
+
+    return reduce
+
+
+def _reduce_mean(value: Any, _: Any) -> Any:
+    if value is MISSING:
+        return MISSING
+    own = getattr(value, "mean", None)
+    if own is not None:
+        return _number(own())
+    items = list(value.values() if isinstance(value, Mapping) else value)
+    return sum(items) / len(items) if items else MISSING
+
+
+def _reduce_add(value: Any, argument: Any) -> Any:
+    number = _number(value) if value is not MISSING else MISSING
+    return MISSING if isinstance(number, _Missing) else number + argument
+
+
+def _reduce_len(value: Any, _: Any) -> Any:
+    return MISSING if value is MISSING else len(value)
+
+
+def _reduce_type(value: Any, _: Any) -> Any:
+    return MISSING if value is MISSING else type(value).__name__
+
+
+def _reduce_default(value: Any, argument: Any) -> Any:
+    return argument if value is MISSING or value is None else value
+
+
+_REDUCERS: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "len": _reduce_len,
+    "sum": _method_or("sum", sum),
+    "mean": _reduce_mean,
+    "max": _method_or("max", max),
+    "min": _method_or("min", min),
+    "int": _reduce_int,
+    "float": _reduce_float,
+    "str": _reduce_str,
+    "type": _reduce_type,
+    "add": _reduce_add,
+    "default": _reduce_default,
+}
+REDUCERS: Final = tuple(_REDUCERS)
+_WITH_ARGUMENT: Final = frozenset({"add", "default"})
+
+# -- parsing ------------------------------------------------------------------------------------------
+
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+_HEAD = re.compile(rf"({_NAME})")
+_STEP = re.compile(rf"""\.({_NAME})|\[(-?\d+)\]|\["([^"]*)"\]|\['([^']*)'\]""")
+_REDUCER = re.compile(rf"\s*({_NAME})\s*(?:\((.*)\))?\s*$")
+
+
+def constant(value: Any) -> ValuePath:
+    """A path that is always `value`."""
+    return ValuePath(repr(value), "const", None, (), (), value)
+
+
+def parse(text: str) -> ValuePath:
+    """Parse one path.
+
+    Raises:
+        PathError: with what is wrong; `.wrong` and `.known` allow a suggestion.
+    """
+    source = text.strip()
+    quoted = re.fullmatch(r"'([^']*)'|\"([^\"]*)\"", source)
+    if quoted:
+        return constant(quoted.group(1) if quoted.group(1) is not None else quoted.group(2))
+    head, *pipes = _split_pipes(source)
+    found = _HEAD.match(head)
+    if not found:
+        raise PathError(f"{text!r} is no value path")
+    root = found.group(1)
+    if root not in ROOTS:
+        raise PathError(
+            f"a value path starts with {', '.join(ROOTS)}, not {root!r} (quote it twice for a constant text)",
+            root,
+            ROOTS,
+        )
+    steps: list[str | int] = []
+    position = found.end()
+    while position < len(head.rstrip()):
+        step = _STEP.match(head, position)
+        if not step:
+            raise PathError(f"can't read {head[position:]!r} in the value path {text!r}")
+        name, index, double, single = step.groups()
+        steps.append(
+            int(index) if index is not None else next(s for s in (name, double, single) if s is not None)
+        )
+        position = step.end()
+    first: str | None = None
+    if root in ("args", "caller", "env"):
+        if not steps or not isinstance(steps[0], str):
+            raise PathError(f"{root!r} needs a name, as in {root}.step")
+        first = str(steps.pop(0))
+    return ValuePath(source, root, first, tuple(steps), tuple(_parse_reducer(p, text) for p in pipes))
+
+
+def _split_pipes(source: str) -> list[str]:
+    """Split at `|`, but not inside quotes."""
+    parts, quote, start = [], "", 0
+    for i, c in enumerate(source):
+        if quote:
+            quote = "" if c == quote else quote
+        elif c in "'\"":
+            quote = c
+        elif c == "|":
+            parts.append(source[start:i].strip())
+            start = i + 1
+    parts.append(source[start:].strip())
+    return parts
+
+
+def _parse_reducer(part: str, text: str) -> tuple[str, Any]:
+    found = _REDUCER.match(part)
+    if not found:
+        raise PathError(f"can't read the reducer {part!r} in {text!r}")
+    name, raw = found.groups()
+    if name not in _REDUCERS:
+        raise PathError(f"unknown reducer {name!r} in {text!r}", name, REDUCERS)
+    if (raw is not None) != (name in _WITH_ARGUMENT):
+        form = f"{name}(value)" if name in _WITH_ARGUMENT else name
+        raise PathError(f"the reducer {name!r} is written {form}")
+    argument = None if raw is None else _literal(raw.strip())
+    if name == "add" and (isinstance(argument, bool) or not isinstance(argument, (int, float))):
+        raise PathError(f"add() takes a number, not {raw!r}")
+    return name, argument
+
+
+def _literal(raw: str) -> Any:
+    for make in (int, float):
+        try:
+            return make(raw)
+        except ValueError:
+            continue
+    if raw.lower() in ("true", "false"):
+        return raw.lower() == "true"
+    if len(raw) >= 2 and raw[0] == raw[-1] and raw[0] in "'\"":
+        return raw[1:-1]
+    return raw
+
+
+# -- from a value to an attribute ---------------------------------------------------------------------
+
+_SECRET = re.compile(
+    r"(?:^|[^a-z0-9])(?:prompts?|completions?|texts?|tokens?|passwords?|secrets?|api_?keys?|authorization)(?:$|[^a-z0-9])"
+)
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+REDACTED: Final = "[redacted]"
+
+
+def is_sensitive(key: str) -> bool:
+    """Whether a key or path looks like a secret, or like a prompt or completion, by the words in it."""
+    words = _CAMEL.sub("_", key).lower().replace("_", " ")
+    return _SECRET.search(words) is not None or "api key" in words
+
+
+def to_attribute(value: Any, redact: bool = False) -> Any:
+    """`value` as an OpenTelemetry attribute, or `MISSING` when it is none.
+
+    Scalars pass (numpy's become Python's), strings are cut, sequences of scalars become tuples. With
+    `redact`, strings are replaced. Tensors, objects, bytes, mappings and None are none.
+    """
+    kind = type(value)
+    if kind is int or kind is float or kind is bool:
+        return value
+    if kind is str:
+        return REDACTED if redact else value[:MAX_TEXT]
+    if isinstance(value, (bool, int, float)):  # enum members and numpy floats: their plain value
+        return (
+            bool(value)
+            if isinstance(value, bool)
+            else (int(value) if isinstance(value, int) else float(value))
+        )
+    if isinstance(value, str):
+        return REDACTED if redact else str.__str__(value)[:MAX_TEXT]
+    if kind.__module__ == "numpy" and getattr(value, "ndim", None) == 0:
+        return to_attribute(value.item(), redact)
+    if kind in (list, tuple):
+        items = [to_attribute(item, redact) for item in value[:MAX_ITEMS]]
+        if items and all(type(i) is type(items[0]) and not isinstance(i, (tuple, _Missing)) for i in items):
+            return tuple(items)
+    return MISSING
+
+
+Getter = Callable[[tuple[Any, ...], Mapping[str, Any]], Any]
+
+
+def argument_getter(name: str, parameters: Mapping[str, tuple[int | None, Any]]) -> Getter:
+    """How to read the argument `name` from `args, kwargs`, decided once.
+
+    `parameters` maps a name to its position (None: keyword only) and its default (`MISSING`: none).
+    A name that is no parameter is looked for in `kwargs` (it may come through `**kwargs`).
+    """
+    position, default = parameters.get(name, (None, MISSING))
+    if position is None:
+
+        def from_keywords(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+            return kwargs.get(name, default)
+
+        return from_keywords
+    index = position
+
+    def from_position(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return args[index] if len(args) > index else kwargs.get(name, default)
+
+    return from_position
+
+
+def parameters_of(function: Any) -> dict[str, tuple[int | None, Any]]:
+    """Parameter name → (position or None, default or `MISSING`) of a Python function; {} where it can't be told."""
+    import inspect
+
+    seen = 0
+    while not isinstance(function, types.FunctionType) and seen < 16:
+        inner = getattr(function, "__func__", None) or getattr(function, "__wrapped__", None)
+        if inner is None:
+            break
+        function, seen = inner, seen + 1
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return {}
+    found: dict[str, tuple[int | None, Any]] = {}
+    for index, (name, parameter) in enumerate(signature.parameters.items()):
+        default = MISSING if parameter.default is parameter.empty else parameter.default
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            found[name] = (index, default)
+        elif parameter.kind is parameter.KEYWORD_ONLY:
+            found[name] = (None, default)
+    return found

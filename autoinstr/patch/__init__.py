@@ -1,0 +1,1 @@
+"""Finding join points and installing patches: import hooks, targets, wrappers, and the ledger of what was done."""

@@ -1,0 +1,113 @@
+"""Attributes bound to one function at patch time: where each argument stands, what needs the caller's frame."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Any
+
+from autoinstr.maps.model import Selector, SpanEntry
+from autoinstr.maps.values import (
+    MISSING,
+    ValuePath,
+    argument_getter,
+    is_sensitive,
+    parameters_of,
+    to_attribute,
+)
+from autoinstr.notices import say
+from autoinstr.patch.callers import read_local
+
+Args = tuple[Any, ...]
+Kwargs = Mapping[str, Any]
+Reader = Callable[[Args, Kwargs, FrameType | None], Any]
+
+
+class Binding:
+    """The attributes of one entry on one function, and the arguments that select its calls."""
+
+    def __init__(
+        self, entry: SpanEntry, function: Any, selectors: tuple[Selector, ...], capture_content: bool
+    ) -> None:
+        self._parameters = parameters_of(function)
+        self._at_start: list[tuple[str, list[Reader], bool]] = []
+        self._at_end: list[tuple[str, list[ValuePath], bool]] = []
+        self.needs_caller = bool(entry.inside)
+        self._selectors = [(argument_getter(s.argument, self._parameters), s) for s in selectors]
+        open_content = entry.content and capture_content
+        for key, paths in entry.attributes:
+            redact = not open_content and (is_sensitive(key) or any(is_sensitive(p.text) for p in paths))
+            if any(path.root == "return" for path in paths):
+                self._at_end.append((key, list(paths), redact))
+            else:
+                self._at_start.append((key, [self._reader(path) for path in paths], redact))
+        self.has_start = bool(self._at_start)
+        self.has_end = bool(self._at_end)
+        self.has_selectors = bool(self._selectors)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_no_binding, ())  # see Entering.__reduce__
+
+    def _reader(self, path: ValuePath) -> Reader:
+        walk = path.walk
+        if path.root == "const":
+            constant = path.constant
+            return lambda args, kwargs, frame: constant
+        if path.root == "self":
+            return lambda args, kwargs, frame: walk(args[0] if args else MISSING)
+        if path.root == "args":
+            get = argument_getter(path.name or "", self._parameters)
+            if not path.steps and not path.reducers:
+                return lambda args, kwargs, frame: get(args, kwargs)
+            return lambda args, kwargs, frame: walk(get(args, kwargs))
+        if path.root == "env":
+            variable = path.name or ""
+            return lambda args, kwargs, frame: walk(os.environ.get(variable, MISSING))
+        self.needs_caller = True
+        local = path.name or ""
+        return lambda args, kwargs, frame: walk(read_local(frame, local))
+
+    def selects(self, args: Args, kwargs: Kwargs) -> bool:
+        """Whether this call's arguments are the ones that the target asks for."""
+        return all(selector.accepts(get(args, kwargs)) for get, selector in self._selectors)
+
+    def selected_values(self, args: Args, kwargs: Kwargs) -> tuple[Any, ...]:
+        """The values of the selecting arguments (what tells one pair of begin and end from another)."""
+        return tuple(get(args, kwargs) for get, _ in self._selectors)
+
+    def at_start(self, args: Args, kwargs: Kwargs, frame: FrameType | None) -> dict[str, Any]:
+        """The attributes that are known before the body runs. Never raises."""
+        found: dict[str, Any] = {}
+        for key, readers, redact in self._at_start:
+            try:
+                for read in readers:
+                    value = to_attribute(read(args, kwargs, frame), redact)
+                    if value is not MISSING:
+                        found[key] = value
+                        break
+            except Exception as error:
+                say(f"attribute {key} left out: {type(error).__name__}: {error}", once=f"attribute {key}")
+        return found
+
+    def at_end(self, result: Any) -> dict[str, Any] | None:
+        """The attributes that come from what the function returned. Never raises."""
+        found: dict[str, Any] = {}
+        for key, paths, redact in self._at_end:
+            try:
+                for path in paths:
+                    start = result if path.root == "return" else path.constant
+                    value = to_attribute(path.walk(start), redact)
+                    if value is not MISSING:
+                        found[key] = value
+                        break
+            except Exception as error:
+                say(f"attribute {key} left out: {type(error).__name__}: {error}", once=f"attribute {key}")
+        return found or None
+
+
+def _no_binding() -> Binding:
+    binding = Binding.__new__(Binding)
+    binding._at_start, binding._at_end, binding._selectors = [], [], []
+    binding.needs_caller = binding.has_start = binding.has_end = binding.has_selectors = False
+    return binding

@@ -1,0 +1,60 @@
+"""Who called: the module that opens a block, and the values of its local variables."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterable
+from types import FrameType
+from typing import Any
+
+from autoinstr.maps.values import MISSING
+
+_SNAPSHOT = sys.version_info < (3, 13)
+_SEES_ITS_LOCALS = frozenset({"locals", "vars", "eval", "exec"})
+_TRANSPARENT = frozenset({"contextlib"})
+
+
+def calling_frame(frame: FrameType | None, own_module: str) -> FrameType | None:
+    """The first frame at or above `frame` outside `own_module` and contextlib.
+
+    A timer's `time()` that calls its own `start()`, and an override that calls its base's, are still
+    called by whoever wrote `timer.time(...)`.
+    """
+    while frame is not None:
+        module = frame.f_globals.get("__name__")
+        if module != own_module and module not in _TRANSPARENT:
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def is_inside(frame: FrameType | None, modules: Iterable[str]) -> bool:
+    """Whether the frame's module is one of `modules` or lies below one."""
+    if frame is None:
+        return False
+    name = frame.f_globals.get("__name__")
+    return isinstance(name, str) and any(
+        name == module or name.startswith(module + ".") for module in modules
+    )
+
+
+def read_local(frame: FrameType | None, name: str) -> Any:
+    """The value of a local variable, or `MISSING`.
+
+    Before Python 3.13 `f_locals` is a snapshot that stays on the frame and keeps alive what the function
+    deletes afterwards, a batch of GPU tensors for example. It is emptied after use, except where the
+    function may hold the very same dict (it calls `locals()`), or where it is the real namespace.
+    """
+    if frame is None:
+        return MISSING
+    names = frame.f_locals
+    value = names.get(name, MISSING)
+    code = frame.f_code
+    if (
+        _SNAPSHOT
+        and code.co_flags & inspect.CO_OPTIMIZED
+        and not _SEES_ITS_LOCALS.intersection(code.co_names)
+    ):
+        names.clear()
+    return value

@@ -1,0 +1,193 @@
+"""A run as text for a terminal: plain, aligned, at most ``WIDTH`` columns wide."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from statistics import median
+from textwrap import wrap
+
+from autoinstr.journal.reader import Process, Run, Span, SpanKey
+from autoinstr.report.goodput import BUCKETS, Goodput
+from autoinstr.report.phases import Phase
+
+WIDTH = 110
+_PROCESSES_SHOWN = 8
+_NONE = "-"
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+def render(run: Run, rows: Sequence[Phase], good: Goodput, algorithms: Sequence[str]) -> str:
+    """The whole report: header, phases, goodput, open spans."""
+    parts = [_header(run, algorithms), _phases(rows), _goodput(good), _open(run)]
+    # The journal's path is never cut: it is there to be copied.
+    uncut = f"journal {run.folder}"
+    return "\n\n".join(
+        "\n".join(line if line == uncut else cut(line, WIDTH) for line in part) for part in parts
+    )
+
+
+def timestamp(time_ns: int) -> str:
+    """ISO 8601 in UTC, to the microsecond."""
+    moment = _EPOCH + timedelta(microseconds=time_ns // 1000)
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def open_for_ns(run: Run, span: Span) -> int:
+    """How long an open span has been open: until its process ended, else until the last record of the run.
+
+    The run's and not the process's, because a process that hangs writes nothing: what it waits in is as long
+    open as the others go on.
+    """
+    process = run.processes[span.process]
+    last_ns = process.last_ns if process.ended else run.last_ns
+    return max(0, (last_ns or 0) - span.start_ns)
+
+
+def columns(rows: list[list[str]], align: str, indent: str = "") -> list[str]:
+    """Rows as lines; ``align`` has ``<`` or ``>`` per column."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        # A column without any text, such as the rank where no process has one, takes no room.
+        cells = [
+            f"{cell:{side}{width}}" for cell, side, width in zip(row, align, widths, strict=True) if width
+        ]
+        lines.append((indent + "  ".join(cells)).rstrip())
+    return lines
+
+
+def cut(text: str, width: int) -> str:
+    """``text``, with an ellipsis for what does not fit into ``width`` columns."""
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
+def one_line(text: str) -> str:
+    """``text`` without line breaks and without what a terminal would act on."""
+    return "".join(char if char.isprintable() else "?" for char in " ".join(text.split()))
+
+
+def _header(run: Run, algorithms: Sequence[str]) -> list[str]:
+    ended = sum(process.ended for process in run.processes)
+    count = len(run.processes)
+    state = "ended" if ended == count else f"{ended} ended, {count - ended} not ended"
+    about = [f"run {one_line(run.run_id)}", *algorithms, f"{_count(count, 'process', 'es')} ({state})"]
+    if run.started_ns is not None:
+        about += [_seconds(((run.last_ns or run.started_ns) - run.started_ns) / 1e9)]
+        about += [f"since {timestamp(run.started_ns)[:19]}Z"]
+    lines = ["   ".join(about), f"journal {run.folder}"]
+    if count <= _PROCESSES_SHOWN:
+        lines += columns([_process(process) for process in run.processes], "<<<<>>", indent="  ")
+    if broken := run.broken_lines:
+        lines.append(f"{_count(broken, 'broken line')} left out (a process killed while writing leaves one)")
+    return lines
+
+
+def _process(process: Process) -> list[str]:
+    return [
+        one_line(process.service or process.command or _NONE),
+        f"rank {process.rank}" if process.rank is not None else "",
+        f"{one_line(process.host or '?')} pid {'?' if process.pid is None else process.pid}",
+        "ended" if process.ended else "not ended",
+        _count(process.spans, "span"),
+        f"{process.open} open",
+    ]
+
+
+def _phases(rows: Sequence[Phase]) -> list[str]:
+    if not rows:
+        return ["no span has finished"]
+    cells = [
+        ["count", *(str(row.count) for row in rows)],
+        _time_column("total", [row.total_s for row in rows]),
+        _time_column("mean", [row.mean_s for row in rows]),
+        _time_column("p95", [row.p95_s for row in rows]),
+        _time_column("max", [row.max_s for row in rows]),
+        ["% of step", *(_NONE if row.step_share is None else f"{row.step_share * 100:.1f}" for row in rows)],
+    ]
+    cells[:0] = [
+        ["group", *(cut(one_line(row.group or _NONE), 16) for row in rows)],
+        ["bucket", *(cut(one_line(row.bucket or _NONE), 12) for row in rows)],
+    ]
+    left = WIDTH - sum(max(map(len, column)) + 2 for column in cells)
+    names = ["span", *(_cut_middle(one_line(row.name), max(left, 12)) for row in rows)]
+    return columns([list(row) for row in zip(names, *cells, strict=True)], "<<<>>>>>>")
+
+
+def _time_column(title: str, seconds: list[float]) -> list[str]:
+    """One unit for the column, so that its numbers compare at a glance: that of the middle row."""
+    if median(seconds) >= 1 or max(seconds) >= 10_000:
+        return [f"{title} s", *(f"{value:.2f}" for value in seconds)]
+    return [f"{title} ms", *(f"{value * 1e3:.1f}" for value in seconds)]
+
+
+def _goodput(good: Goodput) -> list[str]:
+    if good.unattributed_share is None:
+        return ["goodput unknown: the driver has no span"]
+    unattributed = f"unattributed {good.unattributed_share * 100:.1f} % of {_seconds(good.wall_s)}"
+    if good.goodput is None:
+        return [f"goodput unknown: no span of the driver has a bucket  ({unattributed})"]
+    digits = 2 if good.wall_s < 1000 else 0
+    claimed = ", ".join(
+        f"{one_line(name)} {seconds:.{digits}f} s"
+        for name, seconds in good.buckets.items()
+        if name in BUCKETS or seconds
+    )
+    line = f"goodput {good.goodput * 100:.1f} %  ({claimed}; {unattributed})"
+    # One line, unless maps add buckets of their own: then wrapped and not cut.
+    return wrap(line, WIDTH, subsequent_indent="  ")
+
+
+def _open(run: Run) -> list[str]:
+    if not run.open:
+        return ["no span is open"]
+    lines = [f"{_count(len(run.open), 'open span')}, innermost last"]
+    by_process: defaultdict[int, list[Span]] = defaultdict(list)
+    for span in run.open:
+        by_process[span.process].append(span)
+    for index, spans in sorted(by_process.items()):
+        process = run.processes[index]
+        lines.append("  " + "  ".join(cell.strip() for cell in _process(process)[:4] if cell))
+        until = "its process ended" if process.ended else "the last record"
+        rows = [
+            [
+                "  " * depth + one_line(span.name),
+                f"[{one_line(span.group)}]" if span.group else "",
+                f"since {_seconds(open_for_ns(run, span) / 1e9)} before {until}",
+            ]
+            for span, depth in _stacks(spans)
+        ]
+        lines += columns(rows, "<<<", indent="    ")
+    return lines
+
+
+def _stacks(spans: list[Span]) -> list[tuple[Span, int]]:
+    """The open spans of one process, each after the one it is in, with its depth."""
+    keys = {span.key for span in spans}
+    inside: defaultdict[SpanKey | None, list[Span]] = defaultdict(list)
+    for span in spans:
+        inside[span.parent_key if span.parent_key in keys else None].append(span)
+    stacks: list[tuple[Span, int]] = []
+    todo = [(span, 0) for span in reversed(inside.pop(None, []))]
+    while todo:
+        span, depth = todo.pop()
+        stacks.append((span, depth))
+        todo += [(child, depth + 1) for child in reversed(inside.pop(span.key, []))]
+    return stacks
+
+
+def _count(number: int, noun: str, plural: str = "s") -> str:
+    return f"{number} {noun}{plural if number != 1 else ''}"
+
+
+def _cut_middle(text: str, width: int) -> str:
+    """A span name says most at its two ends."""
+    if len(text) <= width:
+        return text
+    tail = width // 2
+    return text[: width - tail - 1] + "…" + text[-tail:]
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.1f} s" if value >= 1 else f"{value * 1e3:.1f} ms"

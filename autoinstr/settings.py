@@ -1,0 +1,132 @@
+"""The environment, read once into one frozen `Settings`.
+
+`AUTOINSTR_<KEY>` is ours; `NEMO_RL_OTEL_<KEY>` and `NEMO_LENS_<KEY>` are read where ours is unset, so that
+a NeMo RL user's variables keep working. Reading never raises: what can't be understood is listed in
+`Settings.mistakes` and the default is used.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_PREFIXES = ("AUTOINSTR_", "NEMO_RL_OTEL_", "NEMO_LENS_")
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"0", "false", "no", "off"})
+
+JOURNAL_MODES = ("auto", "on", "off")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the environment asks for. Paths are absolute; `mistakes` are ready-made lines for the user."""
+
+    enabled: bool
+    why_disabled: str | None
+    span_groups: str
+    span_maps: tuple[Path, ...]
+    builtin_maps: str
+    ranks: str
+    run_id: str
+    user_id: str | None
+    run_dir: Path
+    journal: bool
+    strict: bool
+    capture_content: bool
+    mistakes: tuple[str, ...]
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str] | None = None) -> Settings:
+        """Read `environ` (the process's own by default)."""
+        env = os.environ if environ is None else environ
+        reader = _Reader(env)
+        enabled, why = True, None
+        if env.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+            enabled, why = False, "OTEL_SDK_DISABLED=true"
+        elif not reader.boolean("ENABLED", True):
+            enabled, why = False, "AUTOINSTR_ENABLED is off"
+        mode = reader.choice("JOURNAL", JOURNAL_MODES, "auto")
+        return cls(
+            enabled=enabled,
+            why_disabled=why,
+            span_groups=reader.text("SPAN_GROUPS") or "default",
+            span_maps=tuple(
+                Path(part).expanduser().absolute()
+                for part in (reader.text("SPAN_MAPS") or "").split(os.pathsep)
+                if part.strip()
+            ),
+            builtin_maps=reader.text("BUILTIN_MAPS") or "all",
+            ranks=reader.text("RANKS") or "all",
+            run_id=_run_id(reader, env),
+            user_id=reader.text("USER_ID"),
+            run_dir=Path(reader.text("RUN_DIR") or "autoinstr-runs").expanduser().absolute(),
+            journal=mode == "on" or (mode == "auto" and not _exports_traces(env)),
+            strict=reader.boolean("STRICT", False),
+            capture_content=reader.boolean("CAPTURE_CONTENT", False),
+            mistakes=tuple(reader.mistakes),
+        )
+
+    def hand_down(self) -> None:
+        """Put the run id and the journal's folder into `os.environ`, so that every child joins this run."""
+        os.environ.setdefault("AUTOINSTR_RUN_ID", self.run_id)
+        os.environ["AUTOINSTR_RUN_DIR"] = str(self.run_dir)
+
+
+def _run_id(reader: _Reader, env: Mapping[str, str]) -> str:
+    """The run's id: set, else SLURM's job id, else 12 hex digits. It names a folder, so it must be a plain name."""
+    run_id = reader.text("RUN_ID") or env.get("SLURM_JOB_ID", "").strip() or secrets.token_hex(6)
+    if run_id in {".", ".."} or any(c in run_id for c in "/\\\0"):
+        plain = "".join("_" if c in "/\\\0" else c for c in run_id).replace("..", "__")
+        reader.mistakes.append(f"AUTOINSTR_RUN_ID={run_id!r} can't name a folder; {plain!r} is used")
+        return plain
+    return run_id
+
+
+def _exports_traces(env: Mapping[str, str]) -> bool:
+    return any(
+        env.get(name, "").strip()
+        for name in (
+            "OTEL_TRACES_EXPORTER",
+            "OTEL_EXPORTER_OTLP_ENDPOINT",
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+        )
+    ) or bool(env.get("OTEL_CONFIG_FILE", "").strip())
+
+
+class _Reader:
+    """Looks a key up under each prefix and remembers what it could not understand."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self._env = env
+        self.mistakes: list[str] = []
+
+    def _find(self, key: str) -> tuple[str, str | None]:
+        for prefix in _PREFIXES:
+            value = self._env.get(prefix + key, "").strip()
+            if value:
+                return prefix + key, value
+        return _PREFIXES[0] + key, None
+
+    def text(self, key: str) -> str | None:
+        return self._find(key)[1]
+
+    def boolean(self, key: str, default: bool) -> bool:
+        name, value = self._find(key)
+        if value is None:
+            return default
+        if value.lower() in _TRUE | _FALSE:
+            return value.lower() in _TRUE
+        self.mistakes.append(f"{name}={value!r} is neither true nor false; {str(default).lower()} is used")
+        return default
+
+    def choice(self, key: str, choices: tuple[str, ...], default: str) -> str:
+        name, value = self._find(key)
+        if value is None:
+            return default
+        if value.lower() in choices:
+            return value.lower()
+        self.mistakes.append(f"{name}={value!r} is none of {', '.join(choices)}; {default} is used")
+        return default

@@ -1,0 +1,1 @@
+"""Opening and ending spans: ids, attributes, buckets, scopes."""

@@ -1,0 +1,350 @@
+"""How one span is opened and closed around user code.
+
+A `SpanPlan` is all that was decided at patch time about one entry; `open` starts its span, makes it current
+and returns an `Opened`; `close` ends it and restores what was current before. None of this raises into user
+code: a failure of ours is said once and costs the span.
+
+Closing must be right when it comes in another order, another thread's context, or never: an `Opened` knows
+the context it replaced, and a span that lost its end (a `start` without `stop`, a block never left) is ended
+when the span that holds it ends.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from opentelemetry import context as context_api
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Span, SpanContext, Status, StatusCode, Tracer
+
+from autoinstr import __version__
+from autoinstr.maps.model import Scope
+from autoinstr.notices import say
+
+SCOPE_NAME = "autoinstr"
+GROUP_ATTRIBUTE = "autoinstr.group"
+BUCKET_ATTRIBUTE = "rl.bucket"
+LOST_END_ATTRIBUTE = "autoinstr.lost_end"
+"""On a span that was ended by somebody else than its own end: `parent`, `begin` (it began again) or `exit`."""
+
+_SCOPE_KEY = context_api.create_key("autoinstr-scope")
+_OPENED_KEY = context_api.create_key("autoinstr-opened")
+
+_runtime = getattr(context_api, "_RUNTIME_CONTEXT", None)
+
+
+def attach(context: Context) -> Any:
+    """Make `context` current; returns what `detach` takes."""
+    return context_api.attach(context)
+
+
+def detach(token: Any) -> bool:
+    """Undo `attach`. False, and silent, where the token belongs to another thread's or task's context.
+
+    The API's own `detach` logs an error with a traceback there, into the user's log.
+    """
+    if _runtime is None:
+        context_api.detach(token)
+        return True
+    try:
+        _runtime.detach(token)
+    except Exception:
+        return False
+    return True
+
+
+class ActiveScope:
+    """The scopes that hold in a context, merged: the innermost bucket, and every group that counts as another."""
+
+    __slots__ = ("bucket", "groups")
+
+    def __init__(self, bucket: str | None, groups: Mapping[str, str]) -> None:
+        self.bucket = bucket
+        self.groups = groups
+
+    def within(self, outer: ActiveScope | None) -> ActiveScope:
+        if outer is None:
+            return self
+        return ActiveScope(self.bucket or outer.bucket, {**outer.groups, **self.groups})
+
+
+class Tracers:
+    """One tracer per span group, so that the group is on the instrumentation scope and costs no span attribute."""
+
+    def __init__(self, provider: Callable[[], trace.TracerProvider] | None = None) -> None:
+        self._provider = provider or trace.get_tracer_provider
+        self._tracers: dict[str, Tracer] = {}
+
+    def of(self, group: str) -> Tracer:
+        tracer = self._tracers.get(group)
+        if tracer is None:
+            tracer = self._provider().get_tracer(SCOPE_NAME, __version__, attributes={GROUP_ATTRIBUTE: group})
+            self._tracers[group] = tracer
+        return tracer
+
+
+class Opened:
+    """A span that is open: what to restore, and under which opened span it lies."""
+
+    __slots__ = ("context", "holds_loose", "loose", "outer", "pair", "previous", "span", "token")
+
+    def __init__(self, span: Span, context: Context, previous: Context, outer: Opened | None) -> None:
+        self.span: Span | None = span
+        self.context = context
+        self.previous = previous
+        self.outer = outer
+        self.token: Any = None
+        self.loose = False
+        self.pair = False
+        self.holds_loose = False
+
+    def leave(self) -> Context:
+        """Make current again what was so before the span, which stays open. Returns the span's context."""
+        detach(self.token)
+        return self.context
+
+
+_loose: dict[int, Opened] = {}
+"""Spans whose end is not sure to come (blocks entered by hand, begin/end pairs), by id of their `Opened`."""
+_loose_lock = threading.Lock()
+
+_recorded: dict[int, tuple[Any, ...]] = {}
+"""Span id of a parent → mark of the exception that a span directly inside it has recorded and let pass."""
+
+
+class SpanPlan:
+    """All that is fixed about the spans of one entry.
+
+    `bucket` is what the span gets outside any scope; `fixed_bucket` says that no scope changes it.
+    `selects` answers whether a group is on, for scopes that make a group count as another.
+    """
+
+    __slots__ = (
+        "_tracer",
+        "_tracers",
+        "base_attributes",
+        "bucket",
+        "fixed_bucket",
+        "group",
+        "name",
+        "off",
+        "once_per_instance",
+        "scope",
+        "selected",
+        "selects",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        group: str,
+        tracers: Tracers,
+        *,
+        bucket: str | None = None,
+        fixed_bucket: bool = False,
+        scope: Scope | None = None,
+        selects: Callable[[str], bool] = lambda group: True,
+        selected: bool = True,
+        once_per_instance: bool = False,
+    ) -> None:
+        self.name = name
+        self.group = group
+        self.bucket = bucket
+        self.fixed_bucket = fixed_bucket
+        self.scope = ActiveScope(scope.bucket, dict(scope.groups)) if scope is not None else None
+        self.selects = selects
+        self.selected = selected
+        self.off = False
+        # an override that calls its base's method is one call, and gets one span
+        self.once_per_instance = context_api.create_key(f"autoinstr-{name}") if once_per_instance else None
+        self.base_attributes = {BUCKET_ATTRIBUTE: bucket} if bucket is not None else {}
+        self._tracers = tracers
+        self._tracer: Tracer | None = None
+
+    def open(
+        self,
+        attributes: Mapping[str, Any] | None = None,
+        start_ns: int | None = None,
+        *,
+        loose: bool = False,
+        pair: bool = False,
+        instance: object = None,
+    ) -> Opened | None:
+        """Start the span and make it current. None when it is off here, or when that failed (said once).
+
+        `loose`: its end may never come. `pair`: loose, and its end is no end of what was begun after it.
+        """
+        if self.off:
+            return None
+        try:
+            previous = context_api.get_current()
+            if self.once_per_instance is not None and previous.get(self.once_per_instance) == id(instance):
+                return None
+            tracer = self._tracer
+            if tracer is None:
+                tracer = self._tracer = self._tracers.of(self.group)
+            base = self.base_attributes
+            scope = previous.get(_SCOPE_KEY)
+            if scope is not None:
+                group = scope.groups.get(self.group)
+                if group is not None:
+                    if not self.selects(group):
+                        return None
+                    tracer, base = self._tracers.of(group), {}
+                else:
+                    if not self.selected:
+                        return None
+                    if scope.bucket is not None and base and not self.fixed_bucket:
+                        base = {BUCKET_ATTRIBUTE: scope.bucket}
+            elif not self.selected:
+                return None
+            if attributes:
+                base = {**attributes, **base}
+            span = tracer.start_span(self.name, previous, attributes=base, start_time=start_ns)
+            context = trace.set_span_in_context(span, previous)
+            opened = Opened(span, context, previous, previous.get(_OPENED_KEY))  # type: ignore[arg-type]
+            additions: dict[str, object] = {_OPENED_KEY: opened}
+            if self.scope is not None:
+                additions[_SCOPE_KEY] = self.scope.within(scope)  # type: ignore[arg-type]
+            if self.once_per_instance is not None:
+                additions[self.once_per_instance] = id(instance)
+            opened.context = Context({**context, **additions})
+            opened.token = attach(opened.context)
+            if loose or pair:
+                opened.loose, opened.pair = True, pair
+                above = opened.outer
+                while above is not None and not above.holds_loose:
+                    above.holds_loose = True
+                    above = above.outer
+                with _loose_lock:
+                    _loose[id(opened)] = opened
+            return opened
+        except Exception as error:
+            say(
+                f"span {self.name} could not be opened: {type(error).__name__}: {error}",
+                once=f"open {self.name}",
+            )
+            return None
+
+
+def close(
+    opened: Opened,
+    exception: BaseException | None = None,
+    attributes: Mapping[str, Any] | None = None,
+    lost_end: str | None = None,
+) -> None:
+    """End the span, with the exception that left it, and make current what was so before. Never raises."""
+    span = opened.span
+    if span is None:  # ended already, by its parent's end or by a second stop
+        return
+    opened.span = None
+    try:
+        if opened.loose:
+            with _loose_lock:
+                _loose.pop(id(opened), None)
+        if opened.holds_loose and not opened.pair:
+            _end_lost(opened)
+        _restore(opened)
+        if attributes:
+            span.set_attributes(attributes)
+        if lost_end is not None:
+            span.set_attribute(LOST_END_ATTRIBUTE, lost_end)
+        if exception is not None or _recorded:
+            _record(span, exception)
+        span.end()
+    except Exception as error:
+        say(f"a span could not be ended: {type(error).__name__}: {error}", once="close")
+
+
+def leave_at_exit() -> None:
+    """End what is still open because its end never came, at the process's normal exit."""
+    while _loose:
+        with _loose_lock:
+            opened = _loose.popitem()[1] if _loose else None
+        if opened is not None:
+            close(opened, lost_end="exit")
+
+
+def _end_lost(outer: Opened) -> None:
+    """End the loose spans inside `outer` that were begun in this same thread and task: their end is lost.
+
+    A thread or task that was started inside `outer` may outlive it, and its spans with it.
+    """
+    with _loose_lock:
+        inside = [other for other in _loose.values() if _lies_in(other, outer)]
+    for other in reversed(inside):
+        current = context_api.get_current()
+        if detach(other.token):  # only possible in the thread's or task's context that it was begun in
+            attach(current)
+            close(other, lost_end="parent")
+
+
+def _lies_in(inner: Opened, outer: Opened) -> bool:
+    above = inner.outer
+    while above is not None:
+        if above is outer:
+            return True
+        above = above.outer
+    return False
+
+
+def _restore(opened: Opened) -> None:
+    """Make the context before `opened` current, unless something newer is current and still open."""
+    current = context_api.get_current()
+    if current is opened.context:
+        if detach(opened.token):
+            current = context_api.get_current()
+        else:
+            current = opened.previous
+            attach(current)
+    above = current.get(_OPENED_KEY)
+    if not isinstance(above, Opened) or above.span is not None:
+        return
+    # what would be current now ended out of order: go up to what is still open
+    while isinstance(above, Opened) and above.span is None:
+        current = above.previous
+        above = current.get(_OPENED_KEY)
+    attach(current)
+
+
+def _record(span: Span, exception: BaseException | None) -> None:
+    span_context = span.get_span_context()
+    seen = _recorded.pop(span_context.span_id, None) if _recorded else None
+    if exception is None or not span.is_recording():
+        return
+    mark = _mark(exception)
+    try:
+        if seen is None or seen != mark:
+            span.record_exception(exception)
+        if not isinstance(exception, GeneratorExit) and not (
+            isinstance(exception, SystemExit) and exception.code in (None, 0)
+        ):
+            span.set_status(Status(StatusCode.ERROR, _describe(exception)))
+    except Exception:  # an exception's own __str__ may raise
+        span.set_status(Status(StatusCode.ERROR, type(exception).__name__))
+    parent = getattr(span, "parent", None)
+    if isinstance(parent, SpanContext) and not parent.is_remote:
+        if len(_recorded) > 4096:  # parents that end nowhere near us never take their mark back
+            _recorded.clear()
+        _recorded[parent.span_id] = mark
+
+
+def _mark(exception: BaseException) -> tuple[Any, ...]:
+    """What tells this raise from another one: the object, and the place of its innermost frame.
+
+    The object's id alone may be reused by the next exception.
+    """
+    innermost = exception.__traceback__
+    while innermost is not None and innermost.tb_next is not None:
+        innermost = innermost.tb_next
+    if innermost is None:
+        return (id(exception), type(exception))
+    return (id(exception), type(exception), innermost.tb_frame.f_code, innermost.tb_lasti)
+
+
+def _describe(exception: BaseException) -> str:
+    text = str(exception)
+    return f"{type(exception).__name__}: {text}" if text else type(exception).__name__
