@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from opentelemetry.environment_variables import OTEL_PYTHON_ID_GENERATOR, OTEL_TRACES_EXPORTER
-from opentelemetry.instrumentation.distro import BaseDistro
+from opentelemetry.instrumentation.distro import BaseDistro  # type: ignore[attr-defined]
 from opentelemetry.sdk._configuration import _OTelSDKConfigurator
 
 from autoinstr import resource
@@ -39,7 +39,7 @@ class AutoinstrConfigurator(_OTelSDKConfigurator):
             return
         settings.hand_down()
         if os.environ.get("OTEL_CONFIG_FILE", "").strip():
-            super()._configure(**kwargs)
+            super()._configure(**kwargs)  # type: ignore[no-untyped-call]
             return
         kwargs["resource_attributes"] = {
             **resource.attributes(settings),
@@ -48,11 +48,9 @@ class AutoinstrConfigurator(_OTelSDKConfigurator):
         if not os.environ.get(OTEL_PYTHON_ID_GENERATOR):
             kwargs["id_generator"] = RunIdGenerator(settings.run_id)
         try:
-            super()._configure(**kwargs)
+            super()._configure(**kwargs)  # type: ignore[no-untyped-call]
         except Exception as error:
-            say(
-                f"OpenTelemetry's exporters could not be set up: {error}; spans go to the journal only, if it is on"
-            )
+            say(f"OpenTelemetry's exporters could not be set up: {error}; spans go to the journal only, if it is on")
             _set_up_without_exporters(kwargs)
 
 
@@ -64,7 +62,5 @@ def _set_up_without_exporters(kwargs: dict[str, Any]) -> None:
     if isinstance(trace.get_tracer_provider(), TracerProvider):
         return  # it had come that far
     trace.set_tracer_provider(
-        TracerProvider(
-            resource=Resource.create(kwargs["resource_attributes"]), id_generator=kwargs.get("id_generator")
-        )
+        TracerProvider(resource=Resource.create(kwargs["resource_attributes"]), id_generator=kwargs.get("id_generator"))
     )

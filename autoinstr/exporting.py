@@ -56,9 +56,7 @@ class GuardedExporter(SpanExporter):
             result = self._exporter.export(spans)
         except Exception as error:
             result = SpanExportResult.FAILURE
-            say(
-                f"spans could not be sent to {self._endpoint}: {type(error).__name__}: {error}", once="export"
-            )
+            say(f"spans could not be sent to {self._endpoint}: {type(error).__name__}: {error}", once="export")
         if result is not SpanExportResult.SUCCESS:
             self.lost += len(spans)
             self._down = True
@@ -83,9 +81,7 @@ class GuardedExporter(SpanExporter):
         if not (self._closing and self._down):
             self._exporter.shutdown()
         if self.lost and self.warn_of_loss:
-            say(
-                f"{self.lost} spans were not sent to {self._endpoint}; AUTOINSTR_JOURNAL=on keeps them on disk"
-            )
+            say(f"{self.lost} spans were not sent to {self._endpoint}; AUTOINSTR_JOURNAL=on keeps them on disk")
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:
         return self._exporter.force_flush(timeout_millis)
@@ -129,9 +125,10 @@ def leave_random_alone() -> None:
     """Give OpenTelemetry's modules a random source of their own, where they use the global one."""
     own = random.SystemRandom()
     for name, module in list(sys.modules.items()):
-        if name.startswith("opentelemetry.") and isinstance(module, types.ModuleType):
-            if vars(module).get("random") is random:
-                module.random = own  # type: ignore[attr-defined]
+        if not name.startswith("opentelemetry.") or not isinstance(module, types.ModuleType):
+            continue
+        if vars(module).get("random") is random:
+            module.random = own  # type: ignore[attr-defined]
 
 
 def finish(provider: Any, guards: Sequence[GuardedExporter]) -> None:
@@ -156,11 +153,7 @@ def guard(provider: Any) -> list[GuardedExporter]:
     for processor in processors:
         batch = getattr(processor, "_batch_processor", None)
         exporter = getattr(batch, "_exporter", None)
-        if (
-            batch is not None
-            and isinstance(exporter, SpanExporter)
-            and not isinstance(exporter, GuardedExporter)
-        ):
+        if batch is not None and isinstance(exporter, SpanExporter) and not isinstance(exporter, GuardedExporter):
             guarded = GuardedExporter(exporter)
             batch._exporter = guarded
             guards.append(guarded)

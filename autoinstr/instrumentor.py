@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import Any, NoReturn
 
 from opentelemetry import trace
-from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
+from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
 from autoinstr import exporting, ranks, sitecustomize_chain
 from autoinstr.maps import catalog, groups
@@ -61,9 +61,7 @@ class AutoinstrInstrumentor(BaseInstrumentor):  # type: ignore[misc,unused-ignor
         maps.add_installed()
         maps.add_user(settings.span_maps)
         selection = groups.select(settings.span_groups, maps.table)
-        mistakes += [
-            f"AUTOINSTR_SPAN_GROUPS: {groups.explain_unknown(n, maps.table)}" for n in selection.unknown
-        ]
+        mistakes += [f"AUTOINSTR_SPAN_GROUPS: {groups.explain_unknown(n, maps.table)}" for n in selection.unknown]
         for text in mistakes:
             say(text)
         if mistakes and settings.strict:

@@ -27,8 +27,6 @@ def run_next() -> bool:
         spec.loader.exec_module(module)
     except Exception as error:
         origin = spec.origin if spec is not None else "sitecustomize"
-        say(
-            f"error in {origin}: {type(error).__name__}: {error} (Python would have gone on, and so does this run)"
-        )
+        say(f"error in {origin}: {type(error).__name__}: {error} (Python would have gone on, and so does this run)")
         return False
     return True

@@ -22,18 +22,18 @@ from tqdm import tqdm
 STAND_IN = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "tests", "fake_training")
 sys.path.insert(0, STAND_IN)  # the stand-in for an installed NeMo RL: no GPU, no Ray, the same names
 
-from nemo_rl.algorithms.grpo import MasterConfig, grpo_train, setup, shutdown_environments  # noqa: E402
-from nemo_rl.algorithms.utils import get_tokenizer  # noqa: E402
-from nemo_rl.data.utils import setup_response_data  # noqa: E402
-from nemo_rl.distributed.virtual_cluster import init_ray  # noqa: E402
-from nemo_rl.models.generation import configure_generation_config  # noqa: E402
-from nemo_rl.utils.config import (  # noqa: E402
+from nemo_rl.algorithms.grpo import MasterConfig, grpo_train, setup, shutdown_environments
+from nemo_rl.algorithms.utils import get_tokenizer
+from nemo_rl.data.utils import setup_response_data
+from nemo_rl.distributed.virtual_cluster import init_ray
+from nemo_rl.models.generation import configure_generation_config
+from nemo_rl.utils.config import (
     load_config,
     parse_hydra_overrides,
     register_omegaconf_resolvers,
 )
-from nemo_rl.utils.logger import get_next_experiment_dir, log_container_init_timing  # noqa: E402
-from nemo_rl.utils.timer import Timer  # noqa: E402
+from nemo_rl.utils.logger import get_next_experiment_dir, log_container_init_timing
+from nemo_rl.utils.timer import Timer
 
 MODES = {
     "sync": [],
@@ -71,9 +71,7 @@ class ProgressDataloader:
 
 
 def parse_args() -> tuple[argparse.Namespace, list[str]]:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", default=None, help="path of a JSON config (default: the toy task's)")
     parser.add_argument("--mode", choices=MODES, default="sync", help="which of the three GRPO loops")
     parser.add_argument("--steps", type=int, default=20, help="how many training steps (default: 20)")
@@ -118,9 +116,7 @@ def main(scratch: str) -> None:
             has_refit_draft_weights=bool(config.policy["draft"]["enabled"]),
         )
     with rl_init_timer.time("data"):
-        dataset, val_dataset, task_to_env, val_task_to_env = setup_response_data(
-            tokenizer, config.data, config.env
-        )
+        dataset, val_dataset, task_to_env, val_task_to_env = setup_response_data(tokenizer, config.data, config.env)
 
     policy_factory = None
     if (config.data_plane or {}).get("enabled", False):

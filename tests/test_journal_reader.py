@@ -45,15 +45,11 @@ def finished(name: str, span_id: str, start: float, end: float, **more: Any) -> 
         "status": {},
     }
     group = more.pop("group", None)
-    scope = (
-        {"name": "autoinstr", "attributes": pairs({"autoinstr.group": group})} if group else {"name": "other"}
-    )
+    scope = {"name": "autoinstr", "attributes": pairs({"autoinstr.group": group})} if group else {"name": "other"}
     return {"resourceSpans": [{"resource": {}, "scopeSpans": [{"scope": scope, "spans": [span | more]}]}]}
 
 
-def event(
-    name: str, at: float, attributes: dict[str, Any], resource: dict[str, Any], **more: Any
-) -> dict[str, Any]:
+def event(name: str, at: float, attributes: dict[str, Any], resource: dict[str, Any], **more: Any) -> dict[str, Any]:
     record = {
         "timeUnixNano": str(T0 + int(at * SECOND)),
         "eventName": name,
@@ -65,9 +61,7 @@ def event(
 
 
 def started(name: str, span_id: str, at: float, **attributes: Any) -> dict[str, Any]:
-    named = {"autoinstr.span.name": name} | {
-        key.replace("__", "."): value for key, value in attributes.items()
-    }
+    named = {"autoinstr.span.name": name} | {key.replace("__", "."): value for key, value in attributes.items()}
     return event("autoinstr.span.start", at, named, {"process.pid": 100}, traceId=TRACE, spanId=span_id)
 
 
@@ -237,9 +231,7 @@ def test_unknown_events_and_signals_are_passed_over(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_errors(
-    tmp_path: Path, status: dict[str, Any], events: list[dict[str, Any]], error: str | None
-) -> None:
+def test_errors(tmp_path: Path, status: dict[str, Any], events: list[dict[str, Any]], error: str | None) -> None:
     run = read_run(write(tmp_path / "r", finished("s", "01" * 8, 1, 2, status=status, events=events)))
     assert run.spans[0].error == error
 
@@ -272,9 +264,7 @@ def test_finding_a_run(run_dir: Path) -> None:
     assert find_run(str(run_dir / "4f1a"), Path("elsewhere")) == run_dir / "4f1a"
 
 
-def test_an_id_wins_over_longer_ids_and_over_a_folder_here(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_id_wins_over_longer_ids_and_over_a_folder_here(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(run_dir / "4f", PROCESS_START)
     (run_dir.parent / "4f").mkdir()
     monkeypatch.chdir(run_dir.parent)
@@ -290,9 +280,7 @@ def test_an_id_wins_over_longer_ids_and_over_a_folder_here(
         (".", "{} is not a run: no .jsonl file is in it; it holds the runs 4f20, 77ab, 4f1a"),
     ],
 )
-def test_a_run_that_is_not_there(
-    run_dir: Path, run: str, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_is_not_there(run_dir: Path, run: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(run_dir)
     with pytest.raises(JournalError) as caught:
         find_run(run, run_dir)
@@ -303,9 +291,7 @@ def test_no_runs_at_all(tmp_path: Path) -> None:
     with pytest.raises(JournalError) as caught:
         find_run(None, tmp_path)
     assert str(caught.value) == f"no run in {tmp_path}"
-    with pytest.raises(
-        JournalError, match=r"nowhere \(which is not there; AUTOINSTR_RUN_DIR names another\)"
-    ):
+    with pytest.raises(JournalError, match=r"nowhere \(which is not there; AUTOINSTR_RUN_DIR names another\)"):
         find_run(None, tmp_path / "nowhere")
 
 

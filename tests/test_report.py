@@ -164,9 +164,7 @@ def test_phases_by_name_group_and_bucket(journal: Journal) -> None:
 
 
 def test_a_name_in_two_buckets_has_two_rows(journal: Journal) -> None:
-    journal.span("rl.generate", 0, 2, id="a", bucket="productive").span(
-        "rl.generate", 2, 3, id="b", bucket="overhead"
-    )
+    journal.span("rl.generate", 0, 2, id="a", bucket="productive").span("rl.generate", 2, 3, id="b", bucket="overhead")
     assert [(row.bucket, row.total_s) for row in phases(journal.run)] == [
         ("productive", 2.0),
         ("overhead", 1.0),
@@ -411,8 +409,7 @@ def test_text(journal: Journal, runs: Path, capsys: pytest.CaptureFixture[str]) 
         "rl.generate   generate  productive      2     2.00    1.00   1.00   1.00       25.0",
         "actor         -         -               1     1.00    1.00   1.00   1.00       25.0",
         "",
-        "goodput 69.2 %  (productive 4.50 s, overhead 2.00 s, idle 0.00 s, wasted 0.00 s; "
-        "unattributed 7.1 % of 7.0 s)",
+        "goodput 69.2 %  (productive 4.50 s, overhead 2.00 s, idle 0.00 s, wasted 0.00 s; unattributed 7.1 % of 7.0 s)",
         "",
         "3 open spans, innermost last",
         "  nemo-rl  h pid 100  not ended",
@@ -451,9 +448,7 @@ def test_text_fits_the_width_and_keeps_control_characters_out(
     journal: Journal, runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = "rl." + "long." * 40 + "end"
-    journal.span(name, 0, 123456, id="a", group="g" * 50, bucket="b" * 50).span(
-        name, 0, None, id="b", parent="a"
-    )
+    journal.span(name, 0, 123456, id="a", group="g" * 50, bucket="b" * 50).span(name, 0, None, id="b", parent="a")
     journal.span("rl.x\x1b[31m\n", 0, 1, id="c", group="step", text="x" * 500)
     for arguments in (["report"], ["report", "--tree"]):
         assert main(arguments) == 0
@@ -462,16 +457,13 @@ def test_text_fits_the_width_and_keeps_control_characters_out(
         assert all(len(line) <= 110 for line in lines(out) if not line.startswith("journal "))
 
 
-def test_goodput_of_a_day_is_one_line(
-    journal: Journal, runs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_goodput_of_a_day_is_one_line(journal: Journal, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     journal.span("job", 0, 86_400, id="job", group="job")
     journal.span("train", 0, 60_000.4, parent="job", bucket="productive")
     journal.span("wait", 60_000.4, 80_000, parent="job", bucket="idle")
     assert main(["report"]) == 0
     assert (
-        "goodput 75.0 %  (productive 60000 s, overhead 0 s, idle 20000 s, wasted 0 s; "
-        "unattributed 7.4 % of 86400.0 s)"
+        "goodput 75.0 %  (productive 60000 s, overhead 0 s, idle 20000 s, wasted 0 s; unattributed 7.4 % of 86400.0 s)"
     ) in lines(capsys.readouterr().out)
 
 
@@ -569,9 +561,7 @@ def test_tree_on_the_command_line(journal: Journal, runs: Path, capsys: pytest.C
     assert main(["report", "--tree", "1"]) == 0
     assert capsys.readouterr().out.startswith("step 1 ")
     assert main(["report", "--tree", "9"]) == 1
-    assert capsys.readouterr().err == (
-        "autoinstr report: no step with rl.iteration 9 in run r1; its steps are 1, 2\n"
-    )
+    assert capsys.readouterr().err == ("autoinstr report: no step with rl.iteration 9 in run r1; its steps are 1, 2\n")
 
 
 def test_no_step_for_the_tree(journal: Journal, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

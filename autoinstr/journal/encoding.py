@@ -26,11 +26,7 @@ def value(item: Any) -> str:
     if kind is float:
         if math.isfinite(item):
             return f'{{"doubleValue":{item!r}}}'
-        return (
-            '{"doubleValue":"NaN"}'
-            if item != item
-            else f'{{"doubleValue":"{"-" if item < 0 else ""}Infinity"}}'
-        )
+        return '{"doubleValue":"NaN"}' if item != item else f'{{"doubleValue":"{"-" if item < 0 else ""}Infinity"}}'
     if isinstance(item, Mapping):
         return f'{{"kvlistValue":{{"values":{attributes(item)}}}}}'
     if isinstance(item, bytes):

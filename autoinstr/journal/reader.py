@@ -145,9 +145,7 @@ def find_run(run: str | None, run_dir: Path) -> Path:
     if len(starting) == 1:
         return next(iter(starting.values()))
     if starting:
-        raise JournalError(
-            f"{len(starting)} runs in {_where(run_dir)} start with {run!r}: {_names(starting)}"
-        )
+        raise JournalError(f"{len(starting)} runs in {_where(run_dir)} start with {run!r}: {_names(starting)}")
     have = f"runs there: {_names(runs)}" if runs else "no run is there"
     raise JournalError(f"no run {run!r} in {_where(run_dir)}; {have}")
 
@@ -169,9 +167,7 @@ def read_run(folder: Path) -> Run:
     for span in started.values():
         processes[span.process].open += 1
     finished.sort(key=_start)
-    return Run(
-        folder.resolve().name, folder.resolve(), processes, finished, sorted(started.values(), key=_start)
-    )
+    return Run(folder.resolve().name, folder.resolve(), processes, finished, sorted(started.values(), key=_start))
 
 
 def _start(span: Span) -> int:
@@ -297,9 +293,7 @@ def _records(document: dict[str, Any], process: int) -> Iterator[_Record]:
                 event = encoded.get("eventName") or "log"
                 time_ns = _time(encoded.get("timeUnixNano") or encoded.get("observedTimeUnixNano") or 0)
                 attributes = _attributes(encoded.get("attributes"))
-                started = (
-                    _started_span(encoded, attributes, time_ns, process) if event == SPAN_START else None
-                )
+                started = _started_span(encoded, attributes, time_ns, process) if event == SPAN_START else None
                 yield _Record(event, time_ns, started, attributes, resource)
 
 

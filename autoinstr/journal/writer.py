@@ -81,7 +81,7 @@ class JournalProcessor(SpanProcessor):
                     attributes,
                     context.trace_id,
                     context.span_id,
-                )  # fmt: skip
+                )
             )
         except Exception as error:
             self._fail(error)
@@ -90,9 +90,7 @@ class JournalProcessor(SpanProcessor):
         try:
             if self._file is None:
                 self._open(span)
-            self._write(
-                encoding.span_line(self._resource(span.resource), self._scope(span), encoding.span(span))
-            )
+            self._write(encoding.span_line(self._resource(span.resource), self._scope(span), encoding.span(span)))
         except Exception as error:
             self._fail(error)
 
@@ -117,9 +115,7 @@ class JournalProcessor(SpanProcessor):
                 self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
             except OSError as error:
                 self._failed = True
-                say(
-                    f"the journal {path} can't be written: {error.strerror or error}; this run keeps no journal"
-                )
+                say(f"the journal {path} can't be written: {error.strerror or error}; this run keeps no journal")
                 return
             self.path = path
         self._write(
@@ -132,7 +128,7 @@ class JournalProcessor(SpanProcessor):
                     "process.command": os.path.basename(sys.argv[0]) if getattr(sys, "argv", None) else "",
                     "process.parent_pid": os.getppid(),
                 },
-            )  # fmt: skip
+            )
         )
 
     def _write(self, line: str) -> None:
@@ -147,11 +143,7 @@ class JournalProcessor(SpanProcessor):
 
     def _fail(self, error: Exception) -> None:
         self.lost += 1
-        what = (
-            error.strerror
-            if isinstance(error, OSError) and error.strerror
-            else f"{type(error).__name__}: {error}"
-        )
+        what = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"
         say(
             f"the journal {self.path or self.folder} lost a record: {what}; training goes on",
             once="journal lost",
@@ -161,9 +153,7 @@ class JournalProcessor(SpanProcessor):
         if self._file is None:
             return
         try:
-            self._write(
-                encoding.event_line(self._brief, __version__, "autoinstr.process.end", time.time_ns(), {})
-            )
+            self._write(encoding.event_line(self._brief, __version__, "autoinstr.process.end", time.time_ns(), {}))
         except Exception as error:
             self._fail(error)
         if self.lost:

@@ -95,9 +95,7 @@ class Catalog:
                 spec = util.find_spec(point.value.partition(":")[0])
                 folders = [Path(f) for f in (spec.submodule_search_locations or [])] if spec else []
             except Exception as error:
-                self.on_mistake(
-                    Mistake(place, f"its package can't be found: {error}", "its maps are left out")
-                )
+                self.on_mistake(Mistake(place, f"its package can't be found: {error}", "its maps are left out"))
                 continue
             if not folders:
                 self.on_mistake(Mistake(place, "it names no package with map files", "its maps are left out"))

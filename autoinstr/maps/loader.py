@@ -66,7 +66,7 @@ def load_groups(text: str, file: str) -> tuple[GroupTable, list[Mistake]]:
     presets: dict[str, tuple[str, ...]] = {}
     try:
         root = reader.root(text)
-        for key, key_node, value in reader.pairs(root, ("groups", "presets"), "groups.yaml"):
+        for key, _, value in reader.pairs(root, ("groups", "presets"), "groups.yaml"):
             if key == "groups":
                 groups = {g.name: g for g in reader.groups(value)}
             else:
@@ -74,9 +74,7 @@ def load_groups(text: str, file: str) -> tuple[GroupTable, list[Mistake]]:
                     presets[name] = tuple(reader.texts(members))
                     for member in presets[name]:
                         if member not in groups:
-                            reader.mistake(
-                                members.place, f"preset {name!r} names an unknown group {member!r}"
-                            )
+                            reader.mistake(members.place, f"preset {name!r} names an unknown group {member!r}")
     except _Wrong:
         pass
     return GroupTable(groups, presets), reader.mistakes
@@ -133,9 +131,7 @@ class _MapReader:
                 hint = did_you_mean(key, known) or f"; known: {', '.join(known)}"
                 raise self.wrong(key_node.place, f"unknown key {key!r} in {what}{hint}")
             if key in seen:
-                raise self.wrong(
-                    key_node.place, f"the key {key!r} stands twice in {what}, first at {seen[key]}"
-                )
+                raise self.wrong(key_node.place, f"the key {key!r} stands twice in {what}, first at {seen[key]}")
             seen[key] = key_node.place
             found.append((key, key_node, value))
         return found
@@ -215,11 +211,7 @@ class _MapReader:
         for name, key_node, value in self.pairs(node, None, "groups"):
             fields = {k: v for k, _, v in self.pairs(value, GROUP_KEYS, f"the group {name!r}")}
             # an unknown leaf group counts as overhead, so a group says `none` where it is an umbrella
-            bucket = (
-                self.one_of(fields["bucket"], (*BUCKETS, "none"), "bucket")
-                if "bucket" in fields
-                else "overhead"
-            )
+            bucket = self.one_of(fields["bucket"], (*BUCKETS, "none"), "bucket") if "bucket" in fields else "overhead"
             found.append(
                 Group(
                     name,
@@ -233,9 +225,7 @@ class _MapReader:
 
     # -- one span -------------------------------------------------------------------------------------
 
-    def span(
-        self, name: str, map_name: str, key: Node, node: Node, inside: tuple[str, ...]
-    ) -> SpanEntry | None:
+    def span(self, name: str, map_name: str, key: Node, node: Node, inside: tuple[str, ...]) -> SpanEntry | None:
         """One entry, or None where it disables the span."""
         if not _SPAN_NAME.match(name):
             raise self.wrong(key.place, f"{name!r} is no span name (words joined by dots)")
@@ -269,16 +259,14 @@ class _MapReader:
             join=join,
             inside=inside,
             attributes=self.attributes(fields["attributes"]) if "attributes" in fields else (),
-            bucket=self.one_of(fields["bucket"], (*BUCKETS, "none"), "bucket")
-            if "bucket" in fields
-            else None,
+            bucket=self.one_of(fields["bucket"], (*BUCKETS, "none"), "bucket") if "bucket" in fields else None,
             scope=self.scope(fields["scope"]) if "scope" in fields else None,
             optional=get("optional", self.boolean, False),
             subclasses=get("subclasses", self.boolean, False),
             content=get("content", self.boolean, False),
             threads=get("threads", self.boolean, False),
             start_from=start_from,
-            versions=get("versions", self.text, None),  # type: ignore[arg-type]
+            versions=get("versions", self.text, None),
             about=get("about", self.text, ""),
         )
 
@@ -319,9 +307,7 @@ class _MapReader:
             if item.is_mapping:
                 ((_, _, value), *_) = self.pairs(item, ("first_of",), what) or [("", node, node)]
                 found.append(
-                    Alternatives(
-                        tuple(self.target(t, what) for t in (value if value.is_sequence else (value,)))
-                    )
+                    Alternatives(tuple(self.target(t, what) for t in (value if value.is_sequence else (value,))))
                 )
             else:
                 found.append(Alternatives((self.target(item, what),)))
@@ -374,9 +360,7 @@ class _MapReader:
             other = self.text(value, "a group")
             for known, place in ((group, group_node.place), (other, value.place)):
                 if known not in self.table.groups:
-                    raise self.wrong(
-                        place, f"unknown group {known!r}{did_you_mean(known, self.table.groups)}"
-                    )
+                    raise self.wrong(place, f"unknown group {known!r}{did_you_mean(known, self.table.groups)}")
             moved.append((group, other))
         return Scope(bucket, tuple(moved))
 

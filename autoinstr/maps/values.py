@@ -122,9 +122,7 @@ def _reduce_float(value: Any, _: Any) -> Any:
 def _reduce_str(value: Any, _: Any) -> Any:
     if isinstance(value, (str, bool, int, float)):
         return str(value)
-    name = getattr(
-        value, "name", None
-    )  # enum members, torch dtypes and devices have short names of their own
+    name = getattr(value, "name", None)  # enum members, torch dtypes and devices have short names of their own
     return name if isinstance(name, str) else MISSING
 
 
@@ -223,9 +221,7 @@ def parse(text: str) -> ValuePath:
         if not step:
             raise PathError(f"can't read {head[position:]!r} in the value path {text!r}")
         name, index, double, single = step.groups()
-        steps.append(
-            int(index) if index is not None else next(s for s in (name, double, single) if s is not None)
-        )
+        steps.append(int(index) if index is not None else next(s for s in (name, double, single) if s is not None))
         position = step.end()
     first: str | None = None
     if root in ("args", "caller", "env"):
@@ -306,11 +302,7 @@ def to_attribute(value: Any, redact: bool = False) -> Any:
     if kind is str:
         return REDACTED if redact else value[:MAX_TEXT]
     if isinstance(value, (bool, int, float)):  # enum members and numpy floats: their plain value
-        return (
-            bool(value)
-            if isinstance(value, bool)
-            else (int(value) if isinstance(value, int) else float(value))
-        )
+        return bool(value) if isinstance(value, bool) else (int(value) if isinstance(value, int) else float(value))
     if isinstance(value, str):
         return REDACTED if redact else str.__str__(value)[:MAX_TEXT]
     if kind.__module__ == "numpy" and getattr(value, "ndim", None) == 0:

@@ -27,9 +27,7 @@ Reader = Callable[[Args, Kwargs, FrameType | None], Any]
 class Binding:
     """The attributes of one entry on one function, and the arguments that select its calls."""
 
-    def __init__(
-        self, entry: SpanEntry, function: Any, selectors: tuple[Selector, ...], capture_content: bool
-    ) -> None:
+    def __init__(self, entry: SpanEntry, function: Any, selectors: tuple[Selector, ...], capture_content: bool) -> None:
         self._parameters = parameters_of(function)
         self._at_start: list[tuple[str, list[Reader], bool]] = []
         self._at_end: list[tuple[str, list[ValuePath], bool]] = []

@@ -24,9 +24,7 @@ _CACHE_LIMIT = 4096
 class BlockEntry:
     """One entry's claim on a factory: which calls it picks, and the plan of its span."""
 
-    def __init__(
-        self, plan: SpanPlan, binding: Binding, target_selectors: Any, inside: tuple[str, ...]
-    ) -> None:
+    def __init__(self, plan: SpanPlan, binding: Binding, target_selectors: Any, inside: tuple[str, ...]) -> None:
         self.plan = plan
         self.binding = binding
         self.selectors = target_selectors
@@ -72,9 +70,7 @@ class BlockChooser:
                 binding = entry.binding
                 if entry.inside and not is_inside(frame, entry.inside):
                     continue
-                if len(entry.selectors) > (1 if self._label is not None else 0) and not binding.selects(
-                    args, kwargs
-                ):
+                if len(entry.selectors) > (1 if self._label is not None else 0) and not binding.selects(args, kwargs):
                     continue
                 attributes = binding.at_start(args, kwargs, frame) if binding.has_start else None
                 return Entered(entry.plan, attributes)
@@ -221,7 +217,7 @@ class _Delegate:
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._autoinstr_manager, name, value)
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> Any:
         return type(self._autoinstr_manager)
 
@@ -265,9 +261,7 @@ class _Delegate:
         return self._autoinstr_manager(*args, **kwargs)
 
 
-def wrap_class_methods(
-    cls: type, chooser_for: Callable[[Any], BlockChooser]
-) -> dict[str, Callable[..., Any]]:
+def wrap_class_methods(cls: type, chooser_for: Callable[[Any], BlockChooser]) -> dict[str, Callable[..., Any]]:
     """Replacements for `__enter__`/`__exit__` (and the async pair) of a class that is a context manager itself.
 
     The selecting argument is read as an attribute of the instance: the call of `__init__` is over by then.

@@ -34,9 +34,7 @@ def is_inside(frame: FrameType | None, modules: Iterable[str]) -> bool:
     if frame is None:
         return False
     name = frame.f_globals.get("__name__")
-    return isinstance(name, str) and any(
-        name == module or name.startswith(module + ".") for module in modules
-    )
+    return isinstance(name, str) and any(name == module or name.startswith(module + ".") for module in modules)
 
 
 def read_local(frame: FrameType | None, name: str) -> Any:
@@ -51,10 +49,6 @@ def read_local(frame: FrameType | None, name: str) -> Any:
     names = frame.f_locals
     value = names.get(name, MISSING)
     code = frame.f_code
-    if (
-        _SNAPSHOT
-        and code.co_flags & inspect.CO_OPTIMIZED
-        and not _SEES_ITS_LOCALS.intersection(code.co_names)
-    ):
+    if _SNAPSHOT and code.co_flags & inspect.CO_OPTIMIZED and not _SEES_ITS_LOCALS.intersection(code.co_names):
         names.clear()
     return value

@@ -224,10 +224,7 @@ def _async_generator(function: Callable[..., Any], enter: Entering) -> Callable[
             body = function(*args, **kwargs)
             step: Any = body.__anext__()
             while True:
-                if context is None:
-                    running = step
-                else:
-                    running = _Steps(step.__await__(), context)
+                running = step if context is None else _Steps(step.__await__(), context)
                 try:
                     item = await running
                 except StopAsyncIteration:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from autoinstr.maps.model import SpanEntry
-from autoinstr.maps.values import MISSING, argument_getter, parameters_of
+from autoinstr.maps.values import MISSING, ValuePath, argument_getter, parameters_of
 from autoinstr.notices import say
 from autoinstr.patch.binding import Binding
 from autoinstr.patch.callers import calling_frame, is_inside
@@ -42,9 +42,7 @@ class Pairing:
         self._open: dict[tuple[Any, ...], Opened] = {}
         self._lock = threading.Lock()
 
-    def key(
-        self, binding: Binding, match: list[Callable[[Any, Any], Any]], args: Any, kwargs: Any
-    ) -> tuple[Any, ...]:
+    def key(self, binding: Binding, match: list[Callable[[Any, Any], Any]], args: Any, kwargs: Any) -> tuple[Any, ...]:
         if match:
             return tuple(_identity(read(args, kwargs)) for read in match)
         own = (id(args[0]),) if self._by_instance and args else ()
@@ -82,15 +80,15 @@ def _identity(value: Any) -> Any:
 
 
 def _matchers(entry: SpanEntry, function: Any) -> list[Callable[[Any, Any], Any]]:
-    found: list[Callable[[Any, Any], Any]] = []
     parameters = parameters_of(function)
-    for path in entry.join.match or ():
-        if path.root == "args":
-            get = argument_getter(path.name or "", parameters)
-            found.append(lambda args, kwargs, get=get, path=path: path.walk(get(args, kwargs)))
-        elif path.root == "self":
-            found.append(lambda args, kwargs, path=path: path.walk(args[0] if args else MISSING))
-    return found
+
+    def matcher(path: ValuePath) -> Callable[[Any, Any], Any]:
+        if path.root == "self":
+            return lambda args, kwargs: path.walk(args[0] if args else MISSING)
+        get = argument_getter(path.name or "", parameters)
+        return lambda args, kwargs: path.walk(get(args, kwargs))
+
+    return [matcher(path) for path in entry.join.match or () if path.root in ("args", "self")]
 
 
 def wrap_begin(

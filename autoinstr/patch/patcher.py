@@ -161,9 +161,7 @@ class Patcher:
                 claim.record.state, claim.record.why = ledger.MISSING, str(missing)
                 group.reasons.append(str(missing))
                 if group.tried == len(group.alternatives.targets) and not claim.entry.optional:
-                    self._say(
-                        f"{claim.target.place}: {claim.entry.name}: {'; '.join(group.reasons)}; it is left out"
-                    )
+                    self._say(f"{claim.target.place}: {claim.entry.name}: {'; '.join(group.reasons)}; it is left out")
                 continue
             group.satisfied = True
             found.append((claim, place))
@@ -193,15 +191,11 @@ class Patcher:
             if claims[0].role == "block" and isinstance(place.raw, type):
                 self._install_class_block(module, claims, place)
                 return
-            new = targets.rebuilt(
-                place.raw, lambda function: self._wrapped(function, claims, module.__name__)
-            )
+            new = targets.rebuilt(place.raw, lambda function: self._wrapped(function, claims, module.__name__))
             if new is not place.raw:  # a callable instance is changed in place
                 place.replace(new)
         except Exception as error:
-            why = (
-                str(error) if isinstance(error, targets.TargetRefused) else f"{type(error).__name__}: {error}"
-            )
+            why = str(error) if isinstance(error, targets.TargetRefused) else f"{type(error).__name__}: {error}"
             for claim in claims:
                 claim.record.state, claim.record.why = ledger.REFUSED, why
                 self._say(f"{claim.target.place}: {claim.entry.name}: {claim.target} is left alone: {why}")
@@ -270,13 +264,9 @@ class Patcher:
             ],
         )
 
-    def _install_class_block(
-        self, module: types.ModuleType, claims: list[_Claim], place: targets.Found
-    ) -> None:
+    def _install_class_block(self, module: types.ModuleType, claims: list[_Claim], place: targets.Found) -> None:
         cls = place.raw
-        replacements = blocks.wrap_class_methods(
-            cls, lambda method: self._chooser(method, module.__name__, claims)
-        )
+        replacements = blocks.wrap_class_methods(cls, lambda method: self._chooser(method, module.__name__, claims))
         if not replacements:
             raise targets.TargetRefused("the class is no context manager")
         for name, new in replacements.items():
@@ -286,9 +276,7 @@ class Patcher:
 
     # -- subclasses -----------------------------------------------------------------------------------
 
-    def _follow_subclasses(
-        self, module: types.ModuleType, place: targets.Found, claims: list[_Claim]
-    ) -> None:
+    def _follow_subclasses(self, module: types.ModuleType, place: targets.Found, claims: list[_Claim]) -> None:
         """Patch the overrides of `place` too: those there are, and those that classes defined later bring."""
 
         def patch_override(cls: type) -> None:
@@ -305,6 +293,7 @@ class Patcher:
             self._note(override, new, claims)
 
         def descend(cls: type) -> None:
+            below: type
             for below in type.__subclasses__(cls):
                 patch_override(below)
                 descend(below)
@@ -352,9 +341,7 @@ def _fits_installed_version(entry: SpanEntry) -> bool:
         requirement = Requirement(entry.versions)
         return requirement.specifier.contains(metadata.version(requirement.name), prereleases=True)
     except InvalidRequirement:
-        say(
-            f"{entry.place}: versions: {entry.versions!r} is no requirement such as 'trl>=0.17'; it is ignored"
-        )
+        say(f"{entry.place}: versions: {entry.versions!r} is no requirement such as 'trl>=0.17'; it is ignored")
     except metadata.PackageNotFoundError:
         pass
     return True
@@ -363,9 +350,7 @@ def _fits_installed_version(entry: SpanEntry) -> bool:
 def _report_stale(module: types.ModuleType, installed: list[ledger.Installed]) -> None:
     """Say which modules of the same package took a function by name before it was patched."""
     originals = {
-        id(i.found.raw): i
-        for i in installed
-        if i.found.owner is module and isinstance(i.found.raw, types.FunctionType)
+        id(i.found.raw): i for i in installed if i.found.owner is module and isinstance(i.found.raw, types.FunctionType)
     }
     if not originals:
         return

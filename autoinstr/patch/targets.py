@@ -77,9 +77,7 @@ def _get(owner: Any, part: str, module: types.ModuleType) -> Any:
 
 
 def _missing(owner: Any, name: str, module: types.ModuleType) -> str:
-    where = module.__name__ + (
-        "" if owner is module else "." + getattr(owner, "__qualname__", type(owner).__name__)
-    )
+    where = module.__name__ + ("" if owner is module else "." + getattr(owner, "__qualname__", type(owner).__name__))
     return f"{where} has no {name!r}{did_you_mean(name, dir(owner))}"
 
 
@@ -140,11 +138,9 @@ def _callable_instance(instance: Any, wrap: Callable[[Any], Any]) -> Any:
     call = kind.__call__
 
     def reduce(self: Any, protocol: Any) -> Any:
-        plain = super(traced, self).__reduce_ex__(protocol)
+        plain: Any = getattr(kind, "__reduce_ex__")(self, protocol)  # noqa: B009
         # pickled as what it was: its own class is not importable
-        return tuple(
-            tuple(kind if x is traced else x for x in p) if isinstance(p, tuple) else p for p in plain
-        )
+        return tuple(tuple(kind if x is traced else x for x in p) if isinstance(p, tuple) else p for p in plain)
 
     traced = type(
         kind.__name__,
@@ -162,9 +158,7 @@ def _callable_instance(instance: Any, wrap: Callable[[Any], Any]) -> Any:
     try:
         instance.__class__ = traced
     except TypeError as error:
-        raise TargetRefused(
-            f"it is an instance of {kind.__qualname__} whose class can't be changed: {error}"
-        ) from None
+        raise TargetRefused(f"it is an instance of {kind.__qualname__} whose class can't be changed: {error}") from None
     return instance
 
 
@@ -188,14 +182,13 @@ def wrap_init_subclass(cls: type, on_subclass: Callable[[type], None]) -> tuple[
     """Install an `__init_subclass__` that also reports every class defined later below `cls`."""
     own = vars(cls).get("__init_subclass__")
 
-    def __init_subclass__(subclass: type, **kwargs: Any) -> None:
+    def __init_subclass__(subclass: Any, **kwargs: Any) -> None:
         if own is not None:
             own.__get__(None, subclass)(**kwargs)
         else:
-            super(cls, subclass).__init_subclass__(**kwargs)
+            super(cls, subclass).__init_subclass__(**kwargs)  # type: ignore[arg-type]
         on_subclass(subclass)
 
     found = Found(cls, "__init_subclass__", own, inherited=own is None)
-    new = classmethod(__init_subclass__)
-    found.replace(new)
+    found.replace(classmethod(__init_subclass__))  # type: ignore[arg-type]
     return found, vars(cls)["__init_subclass__"]

@@ -58,9 +58,7 @@ def goodput(run: Run) -> Goodput:
     claimed = _claims(spans, process.last_ns or 0)
     unattributed_ns = claimed.pop(None, 0)
     wall_ns = unattributed_ns + sum(claimed.values())
-    buckets = dict.fromkeys(BUCKETS, 0.0) | {
-        str(name): ns / 1e9 for name, ns in sorted(claimed.items(), key=str)
-    }
+    buckets = dict.fromkeys(BUCKETS, 0.0) | {str(name): ns / 1e9 for name, ns in sorted(claimed.items(), key=str)}
     accounted_ns = sum(claimed.get(name, 0) for name in BUCKETS)
     return Goodput(
         process=process.file,

@@ -23,9 +23,7 @@ def render(run: Run, rows: Sequence[Phase], good: Goodput, algorithms: Sequence[
     parts = [_header(run, algorithms), _phases(rows), _goodput(good), _open(run)]
     # The journal's path is never cut: it is there to be copied.
     uncut = f"journal {run.folder}"
-    return "\n\n".join(
-        "\n".join(line if line == uncut else cut(line, WIDTH) for line in part) for part in parts
-    )
+    return "\n\n".join("\n".join(line if line == uncut else cut(line, WIDTH) for line in part) for part in parts)
 
 
 def timestamp(time_ns: int) -> str:
@@ -51,9 +49,7 @@ def columns(rows: list[list[str]], align: str, indent: str = "") -> list[str]:
     lines = []
     for row in rows:
         # A column without any text, such as the rank where no process has one, takes no room.
-        cells = [
-            f"{cell:{side}{width}}" for cell, side, width in zip(row, align, widths, strict=True) if width
-        ]
+        cells = [f"{cell:{side}{width}}" for cell, side, width in zip(row, align, widths, strict=True) if width]
         lines.append((indent + "  ".join(cells)).rstrip())
     return lines
 

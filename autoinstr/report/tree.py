@@ -66,9 +66,7 @@ def _find_step(run: Run, iteration: int | None) -> tuple[Span, int]:
     steps = finished + [span for span in run.open if span.group == STEP_GROUP]
     wanted = [span for span in steps if str(span.attributes.get(ITERATION)) == str(iteration)]
     if not wanted:
-        numbers = dict.fromkeys(
-            str(span.attributes[ITERATION]) for span in steps if ITERATION in span.attributes
-        )
+        numbers = dict.fromkeys(str(span.attributes[ITERATION]) for span in steps if ITERATION in span.attributes)
         have = f"its steps are {_range(list(numbers))}" if numbers else "none of its steps has a number"
         raise NoSuchStep(f"no step with {ITERATION} {iteration} in run {run.run_id}; {have}")
     return _best(run, wanted), len(wanted) - 1
@@ -108,9 +106,7 @@ def _grow(run: Run, step: Span) -> tuple[_Node, list[_Node]]:
     for node in nodes:
         # Taken out, so that a damaged journal whose parents run in a circle is walked once.
         below = children.pop(node.span.key, [])
-        node.children = [
-            _Node(span) for span in sorted(below, key=lambda span: span.start_ns) if span is not step
-        ]
+        node.children = [_Node(span) for span in sorted(below, key=lambda span: span.start_ns) if span is not step]
         nodes += node.children
     shapes: dict[tuple[object, ...], int] = {}
     for node in reversed(nodes):
@@ -149,9 +145,7 @@ def _draw(run: Run, root: _Node) -> list[str]:
         entries = _coalesced(alike[0].children)
         for number, entry in reversed(list(enumerate(entries, start=1))):
             last = number == len(entries)
-            todo.append(
-                (below + ("└─ " if last else "├─ "), below + ("   " if last else "│  "), entry, span.process)
-            )
+            todo.append((below + ("└─ " if last else "├─ "), below + ("   " if last else "│  "), entry, span.process))
     return [cut(line, WIDTH) for line in columns(rows, "<><<")]
 
 
@@ -184,8 +178,4 @@ def _milliseconds(value: float) -> str:
 
 
 def _who(process: Process) -> str:
-    return (
-        f"rank {process.rank}"
-        if process.rank is not None
-        else f"{process.host or '?'} pid {process.pid or '?'}"
-    )
+    return f"rank {process.rank}" if process.rank is not None else f"{process.host or '?'} pid {process.pid or '?'}"

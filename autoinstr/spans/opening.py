@@ -187,7 +187,7 @@ class SpanPlan:
             if tracer is None:
                 tracer = self._tracer = self._tracers.of(self.group)
             base = self.base_attributes
-            scope = previous.get(_SCOPE_KEY)
+            scope: Any = previous.get(_SCOPE_KEY)
             if scope is not None:
                 group = scope.groups.get(self.group)
                 if group is not None:
@@ -208,7 +208,7 @@ class SpanPlan:
             opened = Opened(span, context, previous, previous.get(_OPENED_KEY))  # type: ignore[arg-type]
             additions: dict[str, object] = {_OPENED_KEY: opened}
             if self.scope is not None:
-                additions[_SCOPE_KEY] = self.scope.within(scope)  # type: ignore[arg-type]
+                additions[_SCOPE_KEY] = self.scope.within(scope)
             if self.once_per_instance is not None:
                 additions[self.once_per_instance] = id(instance)
             opened.context = Context({**context, **additions})

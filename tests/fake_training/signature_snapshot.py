@@ -64,9 +64,7 @@ def stand_in(target: str) -> str | None:
 
 
 def main() -> None:
-    shared = {
-        target: noted for target, noted in real(Path(sys.argv[1])).items() if stand_in(target) is not None
-    }
+    shared = {target: noted for target, noted in real(Path(sys.argv[1])).items() if stand_in(target) is not None}
     json.dump(shared, sys.stdout, indent=1, sort_keys=True)
     print()
 

@@ -295,19 +295,11 @@ def compare_all(setup: Setup, test_files: Sequence[str], *, with_autoinstr: bool
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="NeMo RL's own unit tests, plain and traced.")
-    parser.add_argument(
-        "--source", type=Path, required=True, metavar="DIR", help="checkout of NVIDIA-NeMo/RL"
-    )
-    parser.add_argument(
-        "--python", required=True, help="interpreter of the environment that can run the tests"
-    )
-    parser.add_argument(
-        "--stand-ins", type=Path, metavar="DIR", help="holds absent_packages.py and decord.py"
-    )
+    parser.add_argument("--source", type=Path, required=True, metavar="DIR", help="checkout of NVIDIA-NeMo/RL")
+    parser.add_argument("--python", required=True, help="interpreter of the environment that can run the tests")
+    parser.add_argument("--stand-ins", type=Path, metavar="DIR", help="holds absent_packages.py and decord.py")
     parser.add_argument("--with-autoinstr", action="store_true", help="run each file a second time, traced")
-    parser.add_argument(
-        "--groups", default="per_step", help="AUTOINSTR_SPAN_GROUPS of traced runs (%(default)s)"
-    )
+    parser.add_argument("--groups", default="per_step", help="AUTOINSTR_SPAN_GROUPS of traced runs (%(default)s)")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="logs, reports and journals stay here")
     parser.add_argument(
         "--limit",
@@ -316,9 +308,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="SECONDS",
         help="a pytest process is killed after (%(default)s)",
     )
-    parser.add_argument(
-        "test_files", nargs="+", metavar="TESTFILE", help="path of a test file inside the source"
-    )
+    parser.add_argument("test_files", nargs="+", metavar="TESTFILE", help="path of a test file inside the source")
     options = parser.parse_args(argv)
 
     python = shutil.which(options.python)
@@ -337,14 +327,10 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error("a test file is named twice")
     if options.with_autoinstr:
         if not instrumenter(options.python).is_file():
-            parser.error(
-                f"--with-autoinstr: no {instrumenter(options.python)}; is the package installed there?"
-            )
+            parser.error(f"--with-autoinstr: no {instrumenter(options.python)}; is the package installed there?")
         for test_file in options.test_files:
             if options.keep and journal_folder(options.keep, test_file).exists():
-                parser.error(
-                    f"--keep: {options.keep} holds a journal of {test_file} already; name another folder"
-                )
+                parser.error(f"--keep: {options.keep} holds a journal of {test_file} already; name another folder")
     return options
 
 

@@ -165,9 +165,7 @@ def grpo_train(
 ) -> None:
     """Generate, judge, train, one after the other."""
     timer = Timer(context={"worker": "driver"})
-    timeout = TimeoutChecker(
-        timeout=master_config.checkpointing["checkpoint_must_save_by"], fit_last_save_time=True
-    )
+    timeout = TimeoutChecker(timeout=master_config.checkpointing["checkpoint_must_save_by"], fit_last_save_time=True)
     timeout.start_iterations()
     generation_is_stale = True
     current_step = grpo_save_state.current_step
@@ -281,9 +279,7 @@ def grpo_train(
                     flat_messages, input_lengths = batched_message_log_to_flat_message(
                         repeated_batch["message_log"],
                         pad_value_dict={"token_ids": tokenizer.pad_token_id},
-                        make_sequence_length_divisible_by=master_config.policy[
-                            "make_sequence_length_divisible_by"
-                        ],
+                        make_sequence_length_divisible_by=master_config.policy["make_sequence_length_divisible_by"],
                     )
                     prompt_ids = flat_messages["token_ids"][:, : repeated_batch["length"].max()]
                     train_data = train_data_of(
@@ -519,9 +515,7 @@ def async_grpo_train(
 
     timer = Timer(context={"worker": "driver"})
     training_wall_start = time.perf_counter()
-    timeout = TimeoutChecker(
-        timeout=master_config.checkpointing["checkpoint_must_save_by"], fit_last_save_time=True
-    )
+    timeout = TimeoutChecker(timeout=master_config.checkpointing["checkpoint_must_save_by"], fit_last_save_time=True)
     timeout.start_iterations()
     grpo = master_config.grpo
     step = grpo_save_state.current_step
@@ -627,9 +621,7 @@ def async_grpo_train(
                     flat_messages, input_lengths = batched_message_log_to_flat_message(
                         repeated_batch["message_log"],
                         pad_value_dict={"token_ids": tokenizer.pad_token_id},
-                        make_sequence_length_divisible_by=master_config.policy[
-                            "make_sequence_length_divisible_by"
-                        ],
+                        make_sequence_length_divisible_by=master_config.policy["make_sequence_length_divisible_by"],
                     )
                     train_data = train_data_of(
                         flat_messages, input_lengths, sample_mask=repeated_batch["loss_multiplier"]

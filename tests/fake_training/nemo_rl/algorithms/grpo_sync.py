@@ -83,9 +83,7 @@ def grpo_train_sync(
     master_config: MasterConfig,
 ) -> None:
     timer = Timer()
-    timeout = TimeoutChecker(
-        timeout=master_config.checkpointing["checkpoint_must_save_by"], fit_last_save_time=True
-    )
+    timeout = TimeoutChecker(timeout=master_config.checkpointing["checkpoint_must_save_by"], fit_last_save_time=True)
     timeout.start_iterations()
     generation_is_stale = True
     current_step = grpo_save_state.current_step
@@ -139,18 +137,14 @@ def grpo_train_sync(
                             policy.offload_after_refit()
                         policy_generation.prepare_for_generation()
 
-                policy.prepare_step(
-                    num_samples=repeated_batch.size, group_size=grpo.num_generations_per_prompt
-                )
+                policy.prepare_step(num_samples=repeated_batch.size, group_size=grpo.num_generations_per_prompt)
 
                 with timer.time("generation"):
-                    meta, driver_carry, rollout_metrics, generation_logger_metrics = (
-                        rollout_actor.rollout_to_tq(
-                            repeated_batch,
-                            partition_id=policy.tq_partition_id,
-                            group_size=grpo.num_generations_per_prompt,
-                            first_iter=True,
-                        )
+                    meta, driver_carry, rollout_metrics, generation_logger_metrics = rollout_actor.rollout_to_tq(
+                        repeated_batch,
+                        partition_id=policy.tq_partition_id,
+                        group_size=grpo.num_generations_per_prompt,
+                        first_iter=True,
                     )
                     logger.log_metrics(rollout_metrics, total_steps + 1, prefix="train")
 

@@ -10,9 +10,7 @@ from typing import Any
 class StatefulDataLoader:
     """Stand-in for torchdata's class of this name."""
 
-    def __init__(
-        self, dataset: Any, batch_size: int, shuffle: bool, collate_fn: Callable[[list], Any]
-    ) -> None:
+    def __init__(self, dataset: Any, batch_size: int, shuffle: bool, collate_fn: Callable[[list], Any]) -> None:
         self._dataset = dataset
         self._batch_size = batch_size
         self._shuffle = shuffle

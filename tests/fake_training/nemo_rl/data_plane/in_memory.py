@@ -23,9 +23,7 @@ class InMemoryDataPlaneClient:
             row = self._partitions[partition_id].setdefault(sample_id, {})
             row.update({name: column[position] for name, column in (fields or {}).items()})
 
-    def get_samples(
-        self, sample_ids: list[str], partition_id: str, select_fields: list[str]
-    ) -> BatchedDataDict:
+    def get_samples(self, sample_ids: list[str], partition_id: str, select_fields: list[str]) -> BatchedDataDict:
         rows = [self._partitions[partition_id][sample_id] for sample_id in sample_ids]
         return BatchedDataDict({name: np.array([row[name] for row in rows]) for name in select_fields})
 

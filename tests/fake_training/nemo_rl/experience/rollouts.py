@@ -211,8 +211,7 @@ def _finish(batch: BatchedDataDict, total_reward: np.ndarray) -> BatchedDataDict
 def _rollout_metrics(message_logs: list[list[dict]], turns: int) -> dict[str, Any]:
     total = [sum(len(message["token_ids"]) for message in log) for log in message_logs]
     generated = [
-        sum(len(message["token_ids"]) for message in log if message["role"] == "assistant")
-        for log in message_logs
+        sum(len(message["token_ids"]) for message in log if message["role"] == "assistant") for log in message_logs
     ]
     return {
         "total_turns": turns * len(message_logs),

@@ -16,9 +16,7 @@ class CheckpointManager:
         self.save_optimizer = config.get("save_optimizer", True)
         self._pending: threading.Thread | None = None
 
-    def init_tmp_checkpoint(
-        self, step: int, training_info: Mapping[str, Any], run_config: Any = None
-    ) -> Path:
+    def init_tmp_checkpoint(self, step: int, training_info: Mapping[str, Any], run_config: Any = None) -> Path:
         path = self.checkpoint_dir / f"tmp_step_{step}"
         path.mkdir(parents=True, exist_ok=True)
         (path / "training_info.json").write_text(json.dumps(dict(training_info)), encoding="utf-8")
@@ -61,9 +59,7 @@ class CheckpointManager:
         latest = max(paths, key=lambda path: int(path.name.removeprefix("step_")), default=None)
         return None if latest is None else str(latest)
 
-    def load_training_info(
-        self, checkpoint_path: str | os.PathLike[str] | None = None
-    ) -> dict[str, Any] | None:
+    def load_training_info(self, checkpoint_path: str | os.PathLike[str] | None = None) -> dict[str, Any] | None:
         if checkpoint_path is None:
             return None
         return json.loads((Path(checkpoint_path) / "training_info.json").read_text(encoding="utf-8"))

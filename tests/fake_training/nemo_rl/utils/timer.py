@@ -66,9 +66,7 @@ class Timer:
     def reduce(self, label: str, operation: str = "mean") -> float:
         return self._REDUCTION_FUNCTIONS[operation](self._timers[label])
 
-    def get_timing_metrics(
-        self, reduction_op: str | dict[str, str] = "mean"
-    ) -> dict[str, float | list[float]]:
+    def get_timing_metrics(self, reduction_op: str | dict[str, str] = "mean") -> dict[str, float | list[float]]:
         """One number per label; the whole list for a label that `reduction_op` (a dict) leaves out."""
         metrics: dict[str, float | list[float]] = {}
         for label, measurements in self._timers.items():
@@ -111,9 +109,7 @@ class ThreadSafeTimer(Timer):
         finally:
             self.stop(label, should_log)
 
-    def get_timing_metrics(
-        self, reduction_op: str | dict[str, str] = "mean"
-    ) -> dict[str, float | list[float]]:
+    def get_timing_metrics(self, reduction_op: str | dict[str, str] = "mean") -> dict[str, float | list[float]]:
         with self._lock:
             return super().get_timing_metrics(reduction_op)
 

@@ -21,9 +21,7 @@ class ReplayBufferImpl:
             self._entries.append((trajectory, weight_version, target_weight_version))
             return "success"
 
-    def sample(
-        self, num_prompt_groups: int, current_weight_version: int, max_age_steps: int
-    ) -> dict[str, Any] | None:
+    def sample(self, num_prompt_groups: int, current_weight_version: int, max_age_steps: int) -> dict[str, Any] | None:
         """Exactly that many groups meant for this step, taken out; None while they are not all there."""
         with self._lock:
             intended = self._valid_for(current_weight_version, max_age_steps)[:num_prompt_groups]
@@ -49,9 +47,7 @@ class ReplayBufferImpl:
         with self._lock:
             return max(0, num_prompts_per_step - len(self._valid_for(target_step, max_age_steps)))
 
-    def has_complete_batch(
-        self, target_step: int, num_prompts_per_step: int, max_age_steps: int | None = None
-    ) -> bool:
+    def has_complete_batch(self, target_step: int, num_prompts_per_step: int, max_age_steps: int | None = None) -> bool:
         return self.get_trajectories_needed(target_step, num_prompts_per_step, max_age_steps) == 0
 
     def get_debug_info(self) -> dict[str, Any]:

@@ -32,9 +32,7 @@ class Policy:
         self.cfg = config
         self.tokenizer = tokenizer
         self._outgoing_weights: queue.SimpleQueue = queue.SimpleQueue()
-        self._worker = DTensorPolicyWorkerV2Impl(
-            config, weights_path=weights_path, init_optimizer=init_optimizer
-        )
+        self._worker = DTensorPolicyWorkerV2Impl(config, weights_path=weights_path, init_optimizer=init_optimizer)
 
     def get_logprobs(self, data: BatchedDataDict, timer: Timer | None = None) -> BatchedDataDict:
         with timer.time("get_logprobs/shard_data") if timer else nullcontext():
@@ -90,9 +88,7 @@ class Policy:
         """What the generation engine needs to receive weights from this policy."""
         return {"channel": self._outgoing_weights}
 
-    def stream_weights_via_ipc_zmq(
-        self, buffer_size_bytes: int, kv_scales: dict[str, float] | None = None
-    ) -> None:
+    def stream_weights_via_ipc_zmq(self, buffer_size_bytes: int, kv_scales: dict[str, float] | None = None) -> None:
         self._send()
 
     def broadcast_weights_for_collective(

@@ -13,9 +13,7 @@ from nemo_rl.utils.timer import Timer
 
 
 class TQPolicy(Policy):
-    def __init__(
-        self, *args: Any, dp_cfg: dict[str, Any], tq_partition_id: str = "train", **kwargs: Any
-    ) -> None:
+    def __init__(self, *args: Any, dp_cfg: dict[str, Any], tq_partition_id: str = "train", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.dp_cfg = dp_cfg
         self.tq_partition_id = tq_partition_id

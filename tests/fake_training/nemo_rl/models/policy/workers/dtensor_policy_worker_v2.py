@@ -56,9 +56,7 @@ class DTensorPolicyWorkerV2Impl:
         gradient = self._by_logits(input_ids, by_logprob[:, 1:])
         if not eval_mode:
             self.logits = self.logits - self.lr * gradient
-        metrics.update(
-            lr=self.lr, global_valid_toks=valid_tokens, global_valid_seqs=float(np.sum(data["sample_mask"]))
-        )
+        metrics.update(lr=self.lr, global_valid_toks=valid_tokens, global_valid_seqs=float(np.sum(data["sample_mask"])))
         return {"global_loss": loss, "grad_norm": float(np.linalg.norm(gradient)), "all_mb_metrics": metrics}
 
     def _by_logits(self, input_ids: np.ndarray, by_logprob: np.ndarray) -> np.ndarray:

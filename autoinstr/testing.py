@@ -1,0 +1,221 @@
+"""Test a map of your own: run code under given maps in this process, and compare the span tree that came out.
+
+    from autoinstr.testing import record
+
+    def test_my_map():
+        with record(maps="my_map.yaml", groups="all") as spans:
+            import my_package
+            my_package.train(steps=2)
+        assert spans.tree() == '''
+        my.job
+          my.step [productive] rl.iteration=1
+          my.step [productive] rl.iteration=2
+        '''
+
+A tree compares with an indented text or with another tree. Names come first, then the bucket in brackets,
+then attributes sorted by key, then `!Error` where the span has an error. `tree(attributes=False)` leaves the
+attributes out. A mistake in a map is an error here, at once.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+
+from autoinstr.maps import catalog, groups, loader
+from autoinstr.maps.model import Mistake, SpanEntry, SpanMap
+from autoinstr.patch.importing import PackageWatch
+from autoinstr.patch.ledger import Ledger
+from autoinstr.patch.patcher import Patcher
+from autoinstr.spans.ids import RunIdGenerator
+from autoinstr.spans.opening import BUCKET_ATTRIBUTE, GROUP_ATTRIBUTE, Tracers
+
+
+class MapMistakes(ValueError):
+    """The maps under test have mistakes; `mistakes` are their lines."""
+
+    def __init__(self, mistakes: Sequence[str]) -> None:
+        super().__init__("\n".join(mistakes))
+        self.mistakes = list(mistakes)
+
+
+@dataclass
+class SpanNode:
+    """One span and those below it, in the order in which they started."""
+
+    name: str
+    span: ReadableSpan
+    children: list[SpanNode] = field(default_factory=list)
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        return dict(self.span.attributes or {})
+
+    @property
+    def group(self) -> str | None:
+        scope = self.span.instrumentation_scope
+        return str(scope.attributes[GROUP_ATTRIBUTE]) if scope and scope.attributes else None
+
+    def line(self, attributes: bool = True) -> str:
+        found = self.attributes
+        bucket = found.pop(BUCKET_ATTRIBUTE, None)
+        parts = [self.name]
+        if bucket is not None:
+            parts.append(f"[{bucket}]")
+        if attributes:
+            parts += [f"{key}={value!r}" for key, value in sorted(found.items())]
+        if not self.span.status.is_ok:
+            parts.append("!" + str(self.span.status.description or "Error").partition(":")[0])
+        return " ".join(parts)
+
+
+class SpanTree:
+    """The roots of what was recorded. Equal to another tree, or to an indented text, that prints the same."""
+
+    def __init__(self, roots: list[SpanNode], attributes: bool = True) -> None:
+        self.roots = roots
+        self._attributes = attributes
+
+    def __str__(self) -> str:
+        lines: list[str] = []
+
+        def write(node: SpanNode, depth: int) -> None:
+            lines.append("  " * depth + node.line(self._attributes))
+            for child in node.children:
+                write(child, depth + 1)
+
+        for root in self.roots:
+            write(root, 0)
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, str):
+            return str(self) == inspect.cleandoc(other.strip("\n")).rstrip()
+        return isinstance(other, SpanTree) and str(self) == str(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Recording:
+    """What was recorded: the finished spans, their tree, the ledger of patches and the notices."""
+
+    def __init__(self) -> None:
+        self.notices: list[str] = []
+        self.ledger = Ledger()
+        self.provider: TracerProvider
+        self._spans: list[ReadableSpan] = []
+        self._lock = threading.Lock()
+
+    def add(self, spans: Iterable[ReadableSpan]) -> None:
+        with self._lock:
+            self._spans += spans
+
+    @property
+    def spans(self) -> list[ReadableSpan]:
+        """The finished spans, in the order in which they ended."""
+        with self._lock:
+            return list(self._spans)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._spans.clear()
+
+    def named(self, name: str) -> list[ReadableSpan]:
+        return [span for span in self.spans if span.name == name]
+
+    def tree(self, attributes: bool = True) -> SpanTree:
+        """The spans as trees, siblings by start time."""
+        spans = sorted(self.spans, key=lambda s: s.start_time or 0)
+        by_id = {s.context.span_id: SpanNode(s.name, s) for s in spans}
+        roots: list[SpanNode] = []
+        for span in spans:
+            node = by_id[span.context.span_id]
+            above = by_id.get(span.parent.span_id) if span.parent is not None else None
+            (above.children if above is not None else roots).append(node)
+        return SpanTree(roots, attributes)
+
+
+class _Collector(SpanExporter):
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self._recording.add(spans)
+        return SpanExportResult.SUCCESS
+
+
+@contextmanager
+def record(
+    maps: str | Path | Iterable[str | Path] = (),
+    groups: str = "all",
+    *,
+    text: str | None = None,
+    builtin: str = "none",
+    capture_content: bool = False,
+) -> Iterator[Recording]:
+    """Patch what the maps name, record the spans, and undo every patch at the end.
+
+    `maps` are files or folders, `text` is a map written in the test, `builtin` is as in
+    AUTOINSTR_BUILTIN_MAPS, `groups` as in AUTOINSTR_SPAN_GROUPS. Nothing global is set: no tracer provider,
+    no environment variable, and other recordings may follow.
+
+    Raises:
+        MapMistakes: where a map or the groups are wrong.
+    """
+    recording = Recording()
+    mistakes: list[str] = []
+
+    def on_mistake(mistake: Mistake) -> None:
+        mistakes.append(str(mistake))
+
+    found = catalog.Catalog(on_mistake)
+    found.add_builtin(builtin)
+    found.add_user([Path(m) for m in ([maps] if isinstance(maps, (str, Path)) else maps)])
+    inline: list[tuple[int, SpanMap]] = []
+    table = found.table
+    if text is not None:
+        loaded = loader.load_map(inspect.cleandoc(text), "<text>", table)
+        mistakes += map(str, loaded.mistakes)
+        if loaded.map is not None:
+            inline.append((3, loaded.map))
+    read = found.maps_for() + inline
+    table = found.table.extended(g for _, m in inline for g in m.groups)
+    selection = _select(groups, table, mistakes)
+    if mistakes:
+        raise MapMistakes(mistakes)
+
+    provider = TracerProvider(
+        resource=Resource({"service.name": "test"}), id_generator=RunIdGenerator("test"), shutdown_on_exit=False
+    )
+    provider.add_span_processor(SimpleSpanProcessor(_Collector(recording)))
+    patcher = Patcher(table, selection, Tracers(lambda: provider), capture_content, recording.notices.append)
+    recording.ledger = patcher.ledger
+    recording.provider = provider
+    by_package: dict[str, list[SpanEntry]] = {}
+    for entry in catalog.layered(read):
+        package = next(m.package for _, m in read if m.name == entry.map).partition(".")[0]
+        by_package.setdefault(package, []).append(entry)
+    watch = PackageWatch(by_package, lambda package: patcher.add(by_package[package]))
+    watch.start()
+    try:
+        yield recording
+    finally:
+        watch.stop()
+        patcher.undo()
+
+
+def _select(spec: str, table: groups.GroupTable, mistakes: list[str]) -> groups.Selection:
+    selection = groups.select(spec, table)
+    mistakes += [groups.explain_unknown(name, table) for name in selection.unknown]
+    return selection
