@@ -454,7 +454,7 @@ def test_text_fits_the_width_and_keeps_control_characters_out(
         assert main(arguments) == 0
         out = capsys.readouterr().out
         assert "\x1b" not in out
-        assert all(len(line) <= 110 for line in lines(out) if not line.startswith("journal "))
+        assert all(len(line) <= 130 for line in lines(out) if not line.startswith("journal "))
 
 
 def test_goodput_of_a_day_is_one_line(journal: Journal, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,11 +12,20 @@ from autoinstr.maps.values import MISSING
 
 _SNAPSHOT = sys.version_info < (3, 13)
 _SEES_ITS_LOCALS = frozenset({"locals", "vars", "eval", "exec"})
-_TRANSPARENT = frozenset({"contextlib"})
+_TRANSPARENT = frozenset(
+    {
+        "contextlib",
+        # several entries on one function are wrappers in wrappers
+        "autoinstr.patch.blocks",
+        "autoinstr.patch.functions",
+        "autoinstr.patch.iterables",
+        "autoinstr.patch.pairs",
+    }
+)
 
 
 def calling_frame(frame: FrameType | None, own_module: str) -> FrameType | None:
-    """The first frame at or above `frame` outside `own_module` and contextlib.
+    """The first frame at or above `frame` outside `own_module` (empty: none), contextlib and our wrappers.
 
     A timer's `time()` that calls its own `start()`, and an override that calls its base's, are still
     called by whoever wrote `timer.time(...)`.

@@ -225,7 +225,7 @@ class Patcher:
             binding = Binding(entry, function, claim.target.selectors, self._capture_content)
             if claim.role == "function":
                 clock = shared.clock.read if shared.clock is not None else None
-                enter = functions.Entering(shared.plan, binding, entry.inside, module, clock)
+                enter = functions.Entering(shared.plan, binding, entry.inside, "", clock)
                 current = functions.wrap_function(current, enter, binding)
             elif claim.role == "each":
                 enter = functions.Entering(shared.plan, binding, entry.inside, module, None)

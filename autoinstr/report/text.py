@@ -6,13 +6,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from statistics import median
-from textwrap import wrap
 
 from autoinstr.journal.reader import Process, Run, Span, SpanKey
 from autoinstr.report.goodput import BUCKETS, Goodput
 from autoinstr.report.phases import Phase
 
-WIDTH = 110
+WIDTH = 130
 _PROCESSES_SHOWN = 8
 _NONE = "-"
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -107,8 +106,11 @@ def _phases(rows: Sequence[Phase]) -> list[str]:
         ["bucket", *(cut(one_line(row.bucket or _NONE), 12) for row in rows)],
     ]
     left = WIDTH - sum(max(map(len, column)) + 2 for column in cells)
+    hint = []
+    if any(row.group == "job" for row in rows) and not any(row.group == "step" for row in rows):
+        hint = ["", "steps and their phases were not recorded; AUTOINSTR_SPAN_GROUPS=per_step records them"]
     names = ["span", *(_cut_middle(one_line(row.name), max(left, 12)) for row in rows)]
-    return columns([list(row) for row in zip(names, *cells, strict=True)], "<<<>>>>>>")
+    return columns([list(row) for row in zip(names, *cells, strict=True)], "<<<>>>>>>") + hint
 
 
 def _time_column(title: str, seconds: list[float]) -> list[str]:
@@ -131,8 +133,7 @@ def _goodput(good: Goodput) -> list[str]:
         if name in BUCKETS or seconds
     )
     line = f"goodput {good.goodput * 100:.1f} %  ({claimed}; {unattributed})"
-    # One line, unless maps add buckets of their own: then wrapped and not cut.
-    return wrap(line, WIDTH, subsequent_indent="  ")
+    return [line]
 
 
 def _open(run: Run) -> list[str]:

@@ -64,7 +64,7 @@ class VllmGenerationWorkerImpl(BaseVllmGenerationWorker):
     def straggles(self) -> bool:
         """A few samples take much longer than the rest: the long tail that starves asynchronous training."""
         with self._lock:
-            return bool(self.rng.random() < 1 / 400)
+            return bool(self.rng.random() < 1 / 800)
 
     def load_weights(self, logits: np.ndarray) -> None:
         with self._lock:

@@ -1,0 +1,76 @@
+"""A real OTLP receiver for tests: gRPC and HTTP on ports of this machine, keeping every request it gets."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+from concurrent import futures
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import grpc
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
+
+
+class Receiver:
+    """`with Receiver() as r:` then send to `r.grpc_endpoint` or `r.http_endpoint`; `r.spans()` is what came."""
+
+    def __init__(self) -> None:
+        self.requests: list[Any] = []
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Receiver:
+        receiver = self
+
+        class Service(trace_service_pb2_grpc.TraceServiceServicer):
+            def Export(self, request: Any, context: Any) -> Any:
+                receiver._keep(request)
+                return trace_service_pb2.ExportTraceServiceResponse()
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                if self.headers.get("Content-Encoding") == "gzip":
+                    body = gzip.decompress(body)
+                receiver._keep(trace_service_pb2.ExportTraceServiceRequest.FromString(body))
+                self.send_response(200)
+                self.send_header("Content-Type", "application/x-protobuf")
+                self.end_headers()
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        self._grpc = grpc.server(futures.ThreadPoolExecutor(4))
+        trace_service_pb2_grpc.add_TraceServiceServicer_to_server(Service(), self._grpc)
+        port = self._grpc.add_insecure_port("127.0.0.1:0")
+        self._grpc.start()
+        self.grpc_endpoint = f"http://127.0.0.1:{port}"
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self._http.serve_forever, daemon=True).start()
+        self.http_endpoint = f"http://127.0.0.1:{self._http.server_address[1]}"
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._grpc.stop(None)
+        self._http.shutdown()
+        self._http.server_close()
+
+    def _keep(self, request: Any) -> None:
+        with self._lock:
+            self.requests.append(request)
+
+    def spans(self) -> list[Any]:
+        return [
+            span
+            for request in self.requests
+            for resource in request.resource_spans
+            for scope in resource.scope_spans
+            for span in scope.spans
+        ]
+
+    def resources(self) -> list[dict[str, str]]:
+        return [
+            {a.key: a.value.string_value for a in resource.resource.attributes}
+            for request in self.requests
+            for resource in request.resource_spans
+        ]

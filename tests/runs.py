@@ -1,0 +1,73 @@
+"""Running the example, or any script, under `opentelemetry-instrument` in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLE = ROOT / "examples" / "run_grpo.py"
+INSTRUMENT = Path(sys.executable).parent / "opentelemetry-instrument"
+
+_INHERITED = ("AUTOINSTR_", "OTEL_", "NEMO_RL_OTEL_", "NEMO_LENS_", "SLURM_", "PYTHONPATH")
+
+
+def clean_environment(**extra: str) -> dict[str, str]:
+    """This process's environment without what would steer a run, and with the interpreter's folder first."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(_INHERITED)}
+    env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env.get('PATH', '')}"
+    return {**env, **extra}
+
+
+def run(
+    *command: str | Path, cwd: Path, traced: bool = True, timeout: float = 120, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """Run `python *command` in `cwd`, under `opentelemetry-instrument` when `traced`."""
+    prefix = [str(INSTRUMENT)] if traced else []
+    return subprocess.run(
+        [*prefix, sys.executable, *map(str, command)],
+        cwd=cwd,
+        env=clean_environment(**env),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
+def our_lines(process: subprocess.CompletedProcess[str]) -> list[str]:
+    """What autoinstr said in that run."""
+    return [line for line in process.stderr.splitlines() if line.startswith("autoinstr: ")]
+
+
+def results(process: subprocess.CompletedProcess[str]) -> list[str]:
+    """The example's own results, which tracing must not change."""
+    return [line for line in process.stdout.splitlines() if "reward" in line or "random stream" in line]
+
+
+def journal_lines(cwd: Path) -> list[dict[str, Any]]:
+    """Every record of every journal below `cwd`."""
+    return [
+        json.loads(line)
+        for file in sorted(cwd.glob("autoinstr-runs/*/*.jsonl"))
+        for line in file.read_text().splitlines()
+    ]
+
+
+def journal_spans(cwd: Path) -> list[dict[str, Any]]:
+    """Every finished span in the journals below `cwd`, as OTLP JSON."""
+    return [
+        span
+        for record in journal_lines(cwd)
+        for resource in record.get("resourceSpans", [])
+        for scope in resource["scopeSpans"]
+        for span in scope["spans"]
+    ]
+
+
+def count_names(spans: list[Any]) -> Counter[str]:
+    return Counter(span["name"] if isinstance(span, dict) else span.name for span in spans)
