@@ -18,11 +18,12 @@ from typing import Any
 from opentelemetry import context as context_api
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Span, SpanContext, Status, StatusCode, Tracer
+from opentelemetry.trace import Span, SpanContext, Status, StatusCode, Tracer, propagation
 
 from autoinstr import __version__
 from autoinstr.maps.model import Scope
 from autoinstr.notices import say
+from autoinstr.spans import quick
 
 SCOPE_NAME = "autoinstr"
 GROUP_ATTRIBUTE = "autoinstr.group"
@@ -30,15 +31,16 @@ BUCKET_ATTRIBUTE = "rl.bucket"
 LOST_END_ATTRIBUTE = "autoinstr.lost_end"
 """On a span that was ended by somebody else than its own end: `parent`, `begin` (it began again) or `exit`."""
 
+_SPAN_KEY: Any = getattr(propagation, "_SPAN_KEY", None)
+_put: Callable[[Any, Any, Any], None] = dict.__setitem__  # a Context is closed to all others once it is attached
 _SCOPE_KEY = context_api.create_key("autoinstr-scope")
 _OPENED_KEY = context_api.create_key("autoinstr-opened")
 
 _runtime = getattr(context_api, "_RUNTIME_CONTEXT", None)
-
-
-def attach(context: Context) -> Any:
-    """Make `context` current; returns what `detach` takes."""
-    return context_api.attach(context)
+# the API's own functions only pass on to these
+attach: Callable[[Context], Any] = getattr(_runtime, "attach", context_api.attach)
+get_current: Callable[[], Context] = getattr(_runtime, "get_current", context_api.get_current)
+_reset = getattr(_runtime, "detach", None)
 
 
 def detach(token: Any) -> bool:
@@ -46,11 +48,11 @@ def detach(token: Any) -> bool:
 
     The API's own `detach` logs an error with a traceback there, into the user's log.
     """
-    if _runtime is None:
+    if _reset is None:
         context_api.detach(token)
         return True
     try:
-        _runtime.detach(token)
+        _reset(token)
     except Exception:
         return False
     return True
@@ -123,6 +125,7 @@ class SpanPlan:
     """
 
     __slots__ = (
+        "_maker",
         "_tracer",
         "_tracers",
         "base_attributes",
@@ -163,6 +166,13 @@ class SpanPlan:
         self.base_attributes = {BUCKET_ATTRIBUTE: bucket} if bucket is not None else {}
         self._tracers = tracers
         self._tracer: Tracer | None = None
+        self._maker: quick.QuickMaker | None = None
+
+    def _first(self) -> Tracer:
+        """The tracer, asked for with the first span: the provider may be set later than the patch."""
+        self._tracer = tracer = self._tracers.of(self.group)
+        self._maker = quick.maker(tracer, self.name) if _SPAN_KEY is not None else None
+        return tracer
 
     def open(
         self,
@@ -180,12 +190,11 @@ class SpanPlan:
         if self.off:
             return None
         try:
-            previous = context_api.get_current()
+            previous = get_current()
             if self.once_per_instance is not None and previous.get(self.once_per_instance) == id(instance):
                 return None
-            tracer = self._tracer
-            if tracer is None:
-                tracer = self._tracer = self._tracers.of(self.group)
+            tracer = self._tracer or self._first()
+            maker = self._maker
             base = self.base_attributes
             scope: Any = previous.get(_SCOPE_KEY)
             if scope is not None:
@@ -193,7 +202,7 @@ class SpanPlan:
                 if group is not None:
                     if not self.selects(group):
                         return None
-                    tracer, base = self._tracers.of(group), {}
+                    tracer, base, maker = self._tracers.of(group), {}, None
                 else:
                     if not self.selected:
                         return None
@@ -201,18 +210,22 @@ class SpanPlan:
                         base = {BUCKET_ATTRIBUTE: scope.bucket}
             elif not self.selected:
                 return None
-            if attributes:
-                base = {**attributes, **base}
-            span = tracer.start_span(self.name, previous, attributes=base, start_time=start_ns)
-            context = trace.set_span_in_context(span, previous)
+            base = {**attributes, **base} if attributes else base.copy()
+            span = maker.start(previous.get(_SPAN_KEY), base, start_ns, previous) if maker is not None else None
+            if span is None:
+                span = tracer.start_span(self.name, previous, attributes=base, start_time=start_ns)
+            context = Context(previous)
             opened = Opened(span, context, previous, previous.get(_OPENED_KEY))  # type: ignore[arg-type]
-            additions: dict[str, object] = {_OPENED_KEY: opened}
+            if _SPAN_KEY is not None:
+                _put(context, _SPAN_KEY, span)
+            else:
+                context = opened.context = Context(trace.set_span_in_context(span, context))
+            _put(context, _OPENED_KEY, opened)
             if self.scope is not None:
-                additions[_SCOPE_KEY] = self.scope.within(scope)
+                _put(context, _SCOPE_KEY, self.scope.within(scope))
             if self.once_per_instance is not None:
-                additions[self.once_per_instance] = id(instance)
-            opened.context = Context({**context, **additions})
-            opened.token = attach(opened.context)
+                _put(context, self.once_per_instance, id(instance))
+            opened.token = attach(context)
             if loose or pair:
                 opened.loose, opened.pair = True, pair
                 above = opened.outer
@@ -276,7 +289,7 @@ def _end_lost(outer: Opened) -> None:
     with _loose_lock:
         inside = [other for other in _loose.values() if _lies_in(other, outer)]
     for other in reversed(inside):
-        current = context_api.get_current()
+        current = get_current()
         if detach(other.token):  # only possible in the thread's or task's context that it was begun in
             attach(current)
             close(other, lost_end="parent")
@@ -293,20 +306,19 @@ def _lies_in(inner: Opened, outer: Opened) -> bool:
 
 def _restore(opened: Opened) -> None:
     """Make the context before `opened` current, unless something newer is current and still open."""
-    current = context_api.get_current()
+    current = get_current()
     if current is opened.context:
-        if detach(opened.token):
-            current = context_api.get_current()
-        else:
-            current = opened.previous
-            attach(current)
-    above = current.get(_OPENED_KEY)
-    if not isinstance(above, Opened) or above.span is not None:
+        if not detach(opened.token):
+            attach(opened.previous)
+        current, above = opened.previous, opened.outer
+    else:
+        newer = current.get(_OPENED_KEY)
+        above = newer if isinstance(newer, Opened) else None
+    if above is None or above.span is not None:
         return
     # what would be current now ended out of order: go up to what is still open
-    while isinstance(above, Opened) and above.span is None:
-        current = above.previous
-        above = current.get(_OPENED_KEY)
+    while above is not None and above.span is None:
+        current, above = above.previous, above.outer
     attach(current)
 
 
