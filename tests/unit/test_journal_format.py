@@ -1,0 +1,99 @@
+"""The journal is OTLP JSON: every line of a run parses as an OTLP request, and says what the exporter would have."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import json_format
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.trace import Link, SpanContext, SpanKind, TraceFlags
+
+from autoinstr.journal.writer import JournalProcessor
+
+
+def parse(line: str) -> Any:
+    """One line as protobuf. OTLP's JSON has ids in hex where protobuf's own JSON has base64."""
+
+    def mend(item: Any) -> Any:
+        if isinstance(item, dict):
+            return {
+                k: base64.b64encode(bytes.fromhex(v)).decode()
+                if k in ("traceId", "spanId", "parentSpanId")
+                else mend(v)
+                for k, v in item.items()
+            }
+        return [mend(i) for i in item] if isinstance(item, list) else item
+
+    data = mend(json.loads(line))
+    kind = ExportTraceServiceRequest if "resourceSpans" in data else ExportLogsServiceRequest
+    return json_format.ParseDict(data, kind(), ignore_unknown_fields=False)
+
+
+class Keep(SpanExporter):
+    def __init__(self) -> None:
+        self.spans: list[ReadableSpan] = []
+
+    def export(self, spans: Any) -> SpanExportResult:
+        self.spans += spans
+        return SpanExportResult.SUCCESS
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Any:
+    """A provider that writes a journal, and what an exporter beside it was given."""
+    provider = TracerProvider(resource=Resource({"service.name": "t", "n": 3}), shutdown_on_exit=False)
+    keep = Keep()
+    processor = JournalProcessor(tmp_path, "run")
+    provider.add_span_processor(processor)
+    provider.add_span_processor(SimpleSpanProcessor(keep))
+    return provider.get_tracer("scope", "1.0", attributes={"autoinstr.group": "step"}), processor, keep
+
+
+def test_a_line_is_what_the_exporter_would_have_sent(journal: Any) -> None:
+    tracer, processor, keep = journal
+    link = Link(SpanContext(5, 6, is_remote=True, trace_flags=TraceFlags(1)), {"why": "earlier"})
+    values = {"s": "ä\n\"q\"\u2028", "i": -(2**40), "f": 0.1, "b": True, "list": ["a", "b"], "ints": [1, 2], "n": 2.0}
+    with tracer.start_as_current_span("outer", kind=SpanKind.SERVER, attributes=values, links=[link]) as outer:
+        outer.add_event("happened", {"x": 1})
+        with pytest.raises(ValueError), tracer.start_as_current_span("inner"):
+            raise ValueError("no")
+    ours = [parse(line) for line in processor.path.read_text().splitlines() if '"resourceSpans"' in line]
+    assert len(ours) == len(keep.spans) == 2
+    for line, span in zip(ours, keep.spans, strict=True):
+        theirs = encode_spans([span]).resource_spans[0]
+        mine = line.resource_spans[0]
+        resource = {a.key: a.value for a in mine.resource.attributes}
+        assert {a.key: a.value for a in theirs.resource.attributes}.items() <= resource.items()
+        assert mine.scope_spans[0].scope == theirs.scope_spans[0].scope
+        got, expected = mine.scope_spans[0].spans[0], theirs.scope_spans[0].spans[0]
+        # the exporter leaves the W3C flags out of the low byte, where OTLP wants them
+        assert got.flags & 0xFF == span.context.trace_flags
+        got.flags &= ~0xFF
+        assert got == expected
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf"), 1e300, 5e-324])
+def test_numbers_that_json_has_no_word_for(journal: Any, number: float) -> None:
+    tracer, processor, _ = journal
+    with tracer.start_as_current_span("s", attributes={"x": number}):
+        pass
+    line = processor.path.read_text().splitlines()[-1]
+    value = parse(line).resource_spans[0].scope_spans[0].spans[0].attributes[0].value.double_value
+    assert repr(value) == repr(number)
+
+
+def test_every_record_of_a_journal_parses(journal: Any) -> None:
+    tracer, processor, _ = journal
+    with tracer.start_as_current_span("a", attributes={"k": "v"}), tracer.start_as_current_span("b"):
+        pass
+    kinds = [type(parse(line)).__name__ for line in processor.path.read_text().splitlines()]
+    assert kinds == ["ExportLogsServiceRequest"] * 3 + ["ExportTraceServiceRequest"] * 2
