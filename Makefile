@@ -28,4 +28,4 @@ bench:
 	@PYTHON="$(PYTHON)" UV="$(UV)" sh tests/bench/run.sh
 
 clean:
-	rm -rf $(VENV) .venv-* autoinstr-runs build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) .venv-* .bench autoinstr-runs build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

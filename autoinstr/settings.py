@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 _PREFIXES = ("AUTOINSTR_", "NEMO_RL_OTEL_", "NEMO_LENS_")
 _TRUE = frozenset({"1", "true", "yes", "on"})
@@ -36,6 +37,8 @@ class Settings:
     journal: bool
     strict: bool
     capture_content: bool
+    hang_after: float | Literal["auto"] | None
+    """Seconds after which an open step has its stacks written into the journal; None: nobody watches."""
     mistakes: tuple[str, ...]
 
     @classmethod
@@ -66,6 +69,7 @@ class Settings:
             journal=mode == "on" or (mode == "auto" and not _exports_traces(env)),
             strict=reader.boolean("STRICT", False),
             capture_content=reader.boolean("CAPTURE_CONTENT", False),
+            hang_after=reader.seconds_or_auto("HANG_AFTER"),
             mistakes=tuple(reader.mistakes),
         )
 
@@ -79,7 +83,7 @@ def _run_id(reader: _Reader, env: Mapping[str, str]) -> str:
     """The run's id: set, else SLURM's job id, else 12 hex digits. It names a folder, so it must be a plain name."""
     run_id = reader.text("RUN_ID") or env.get("SLURM_JOB_ID", "").strip() or secrets.token_hex(6)
     if run_id in {".", ".."} or any(c in run_id for c in "/\\\0"):
-        plain = "".join("_" if c in "/\\\0" else c for c in run_id).replace("..", "__")
+        plain = "_" if run_id == "." else "".join("_" if c in "/\\\0" else c for c in run_id).replace("..", "__")
         reader.mistakes.append(f"AUTOINSTR_RUN_ID={run_id!r} can't name a folder; {plain!r} is used")
         return plain
     return run_id
@@ -130,3 +134,18 @@ class _Reader:
             return value.lower()
         self.mistakes.append(f"{name}={value!r} is none of {', '.join(choices)}; {default} is used")
         return default
+
+    def seconds_or_auto(self, key: str) -> float | Literal["auto"] | None:
+        name, value = self._find(key)
+        if value is None or value.lower() in _FALSE:
+            return None
+        if value.lower() == "auto":
+            return "auto"
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = 0.0
+        if 0 < seconds < float("inf"):
+            return seconds
+        self.mistakes.append(f"{name}={value!r} is neither a number of seconds nor auto; there is no hang watch")
+        return None

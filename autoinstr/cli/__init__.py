@@ -17,7 +17,7 @@ from importlib import import_module
 
 from autoinstr import __version__
 
-COMMANDS = ("report",)
+COMMANDS = ("report", "postmortem", "ship", "spans", "lint", "schema", "check", "snapshot")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from autoinstr.maps.groups import GroupTable
-from autoinstr.maps.model import Mistake, Place, SpanEntry, SpanMap, did_you_mean
+if TYPE_CHECKING:  # every process of a run imports this module, and few of them read a map
+    from importlib.metadata import EntryPoint
+
+    from autoinstr.maps.groups import GroupTable
+    from autoinstr.maps.model import Mistake, SpanEntry, SpanMap
 
 GROUPS_FILE = "groups.yaml"
 _HEAD_BYTES = 2048
+_GROUPS_KEY = re.compile(r"^(?:(groups|presets):|  ([\w-]+):)", re.MULTILINE)
 _HEAD_KEY = re.compile(r"^(map|package):[ \t]*[\"']?([\w.-]+)", re.MULTILINE)
 
 
@@ -28,8 +32,7 @@ def builtin_folder() -> Path:
     return inside if (inside / GROUPS_FILE).is_file() else package.parent / "span_maps"
 
 
-@dataclass(frozen=True)
-class MapFile:
+class MapFile(NamedTuple):
     """A map that is not read yet. `layer` orders the layers: 0 built-in, 1 installed packages, 2 the user's."""
 
     path: Path
@@ -38,18 +41,28 @@ class MapFile:
     package: str
 
 
-@dataclass
 class Catalog:
     """Finds and reads maps; what is wrong is given to `on_mistake`, never raised."""
 
-    on_mistake: Callable[[Mistake], None]
-    files: list[MapFile] = field(default_factory=list)
-    _read: dict[Path, SpanMap | None] = field(default_factory=dict)
+    def __init__(self, on_mistake: Callable[[Mistake], None]) -> None:
+        self.on_mistake = on_mistake
+        self.files: list[MapFile] = []
+        self._read: dict[Path, SpanMap | None] = {}
+
+    def knows(self, spec: str) -> bool:
+        """Whether every word of a group spec is a shipped group or preset, `all`, or a span's name.
+
+        Told from the lines of `groups.yaml`, without a YAML parser: where this says no, `table` says why.
+        """
+        words = {word.strip().lstrip("-").strip() for word in spec.split(",")} - {""}
+        unsure = {word for word in words if "." not in word} - {"all", "default"}
+        return not unsure or unsure <= _group_words()
 
     @cached_property
     def table(self) -> GroupTable:
         """The shipped groups and presets."""
         from autoinstr.maps import loader
+        from autoinstr.maps.groups import GroupTable
 
         path = builtin_folder() / GROUPS_FILE
         text, mistake = loader.read_file(path)
@@ -69,54 +82,62 @@ class Catalog:
         words = [word.strip() for word in spec.split(",") if word.strip()]
         if words == ["none"]:
             return
-        shipped = [f for f in map(_head, _yaml_files(builtin_folder())) if f is not None]
-        if "all" not in words:
-            for word in words:
-                if not any(_names(word, f) for f in shipped):
-                    known = sorted({f.name for f in shipped} | {f.package for f in shipped})
-                    self.on_mistake(
-                        Mistake(
-                            Place("AUTOINSTR_BUILTIN_MAPS"),
-                            f"there is no built-in map {word!r}{did_you_mean(word, known)}",
-                            "it is left out",
-                        )
+        shipped = [f for f in map(_head, yaml_files(builtin_folder())) if f is not None]
+        for word in words:
+            if word != "all" and not any(_names(word, f) for f in shipped):
+                from autoinstr.maps.model import Mistake, Place
+                from autoinstr.maps.words import did_you_mean, shown
+
+                known = sorted({f.name for f in shipped} | {f.package for f in shipped})
+                self.on_mistake(
+                    Mistake(
+                        Place("AUTOINSTR_BUILTIN_MAPS"),
+                        f"there is no built-in map {shown(word)}{did_you_mean(word, known)}",
+                        "it is left out",
                     )
-            shipped = [f for f in shipped if any(_names(word, f) for word in words)]
-        self.files += shipped
+                )
+        self.files += [f for f in shipped if "all" in words or any(_names(word, f) for word in words)]
 
-    def add_installed(self) -> None:
-        """Maps of installed packages: the entry-point group `autoinstr_span_maps`, each a package with YAML files."""
-        from importlib import metadata, util
+    def add_installed(self, entry_points: Callable[..., Iterable[EntryPoint]] | None = None) -> None:
+        """Maps of installed packages: the entry-point group `autoinstr_span_maps`, each a package with YAML files.
 
-        for point in metadata.entry_points(group="autoinstr_span_maps"):
-            place = Place(f"entry point {point.name} = {point.value}")
+        `entry_points` stands in for `importlib.metadata.entry_points` (which reads every distribution anew).
+        """
+        from importlib import metadata
+
+        for point in (entry_points or metadata.entry_points)(group="autoinstr_span_maps"):
+            paths: list[Path] = []
+            reason = "it names no folder with map files"
             try:
-                # found, not imported: a map is data, and nobody's code runs for it
-                spec = util.find_spec(point.value.partition(":")[0])
-                folders = [Path(f) for f in (spec.submodule_search_locations or [])] if spec else []
+                for folder in _package_folders(point.value.partition(":")[0].strip()):
+                    paths += yaml_files(folder)
             except Exception as error:
-                self.on_mistake(Mistake(place, f"its package can't be found: {error}", "its maps are left out"))
-                continue
-            if not folders:
-                self.on_mistake(Mistake(place, "it names no package with map files", "its maps are left out"))
-            for folder in folders:
-                self._add(_yaml_files(folder), layer=1)
+                reason = f"its package can't be found: {error}"
+            if not paths:
+                from autoinstr.maps.model import Mistake, Place
+
+                place = Place(f"entry point {point.name} = {point.value}")
+                self.on_mistake(Mistake(place, reason, "its maps are left out"))
+            self._add(paths, layer=1)
 
     def add_user(self, paths: Iterable[Path]) -> None:
         """The user's files and folders."""
         for path in paths:
-            self._add(_yaml_files(path) if path.is_dir() else [path], layer=2)
+            if not path.is_dir():
+                self._add([path], layer=2)
+                continue
+            found = yaml_files(path)
+            if not found:
+                from autoinstr.maps.model import Mistake, Place
+
+                self.on_mistake(Mistake(Place(str(path)), "the folder holds no .yaml file", "nothing is read from it"))
+            self._add(found, layer=2)
 
     def _add(self, paths: Iterable[Path], layer: int) -> None:
-        from autoinstr.maps import loader
-
         for path in paths:
-            text, mistake = loader.read_file(path)
-            if text is None:
-                assert mistake is not None
-                self.on_mistake(mistake)
-                continue
-            loaded = self._load(path, text)
+            if any(f.path == path and f.layer == layer for f in self.files) or self._read.get(path, self) is None:
+                continue  # named twice, by itself and by its folder
+            loaded = self._get(path)
             if loaded is not None:
                 self.files.append(MapFile(path, layer, loaded.name, loaded.package))
 
@@ -174,12 +195,42 @@ def layered(maps: Iterable[tuple[int, SpanMap]]) -> list[SpanEntry]:
     return entries
 
 
-def _yaml_files(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.rglob("*") if p.suffix in (".yaml", ".yml") and p.name != GROUPS_FILE)
+def yaml_files(folder: Path) -> list[Path]:
+    """The map files of a folder and those below it, but hidden ones: editors and notebooks keep copies there."""
+    shipped_groups = builtin_folder() / GROUPS_FILE
+    return sorted(
+        path
+        for path in folder.rglob("*.y*ml")
+        if path.suffix in (".yaml", ".yml")
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+        and not (path.name == GROUPS_FILE and path.resolve() == shipped_groups)
+    )
+
+
+def _package_folders(name: str) -> list[Path]:
+    """Where a package's files are. It is found, not imported: a map is data, and nobody's code runs for it.
+
+    Asking for `a.b` would import `a`, so only `a` is asked for, and `b` is looked for below it.
+    """
+    from importlib import util
+
+    top, *rest = name.split(".")
+    spec = util.find_spec(top)
+    folders = [Path(folder, *rest) for folder in (spec.submodule_search_locations or [])] if spec else []
+    return [folder for folder in folders if folder.is_dir()]
 
 
 def _names(word: str, file: MapFile) -> bool:
     return word in (file.name, file.package, file.path.stem) or file.name.startswith(word + ".")
+
+
+def _group_words() -> set[str]:
+    """The names of the shipped groups and presets, by the shape of their lines."""
+    try:
+        text = (builtin_folder() / GROUPS_FILE).read_text(encoding="utf-8")
+    except OSError:
+        return set()
+    return {name for section, name in _GROUPS_KEY.findall(text) if not section}
 
 
 def _head(path: Path) -> MapFile | None:

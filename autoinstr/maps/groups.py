@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from autoinstr.maps.model import Group, did_you_mean
+from autoinstr.maps.model import Group
+from autoinstr.maps.words import suggest
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,6 @@ class Selection:
     spans: frozenset[str]
     without_spans: frozenset[str]
     unknown: tuple[str, ...] = ()
-    everything: bool = False
 
     def selects(self, span: str, group: str) -> bool:
         """Whether the span is emitted: its own mention wins over its group's."""
@@ -76,5 +76,4 @@ def select(spec: str, table: GroupTable) -> Selection:
 
 def explain_unknown(name: str, table: GroupTable) -> str:
     """One line for an unknown name in a spec."""
-    known = table.names()
-    return f"unknown span group {name!r}{did_you_mean(name, known)} Known: {', '.join(sorted(known))}"
+    return f"unknown span group {name!r}{suggest(name, table.names())}; it is left out"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autoinstr.maps.values import ValuePath
+from autoinstr.maps.words import did_you_mean as did_you_mean
+
+if TYPE_CHECKING:
+    from autoinstr.maps.metric_model import MetricTap
 
 BUCKETS = ("productive", "overhead", "idle", "wasted")
 """The goodput buckets, in the order of a report."""
@@ -36,12 +38,6 @@ class Mistake:
 
     def __str__(self) -> str:
         return f"{self.place}: {self.text}" + (f"; {self.consequence}" if self.consequence else "")
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`, did you mean 'near'?`, or nothing where no known word is near."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f", did you mean {near[0]!r}?" if near else ""
 
 
 @dataclass(frozen=True)
@@ -158,7 +154,7 @@ class SpanEntry:
 
 @dataclass(frozen=True)
 class SpanMap:
-    """One file. `disabled` holds the span names that it removes, with their places."""
+    """One file. `disabled` holds the span names that it removes."""
 
     name: str
     package: str
@@ -169,3 +165,4 @@ class SpanMap:
     spans: tuple[SpanEntry, ...] = ()
     disabled: tuple[str, ...] = ()
     groups: tuple[Group, ...] = field(default=())
+    metrics: tuple[MetricTap, ...] = ()

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from autoinstr.maps.words import did_you_mean, shown, suggest
+
 MAX_TEXT: Final = 1024
 """Strings are cut to this many characters before the SDK sees them."""
 MAX_ITEMS: Final = 64
@@ -28,12 +30,7 @@ MISSING: Final = _Missing()
 
 
 class PathError(ValueError):
-    """A value path that can't be parsed; `hint` is the word that was meant, if one is near."""
-
-    def __init__(self, text: str, wrong: str | None = None, known: tuple[str, ...] = ()) -> None:
-        super().__init__(text)
-        self.wrong = wrong
-        self.known = known
+    """A value path that can't be parsed: what is wrong, and the word that was meant, if one is near."""
 
 
 ROOTS: Final = ("args", "self", "return", "caller", "env")
@@ -119,11 +116,24 @@ def _reduce_float(value: Any, _: Any) -> Any:
     return MISSING if isinstance(number, _Missing) else float(number)
 
 
+def _plain(value: Any) -> Any:
+    """A scalar of a subclass as the scalar that it is, and not by its own `__str__` or `__int__`; else `MISSING`."""
+    kind = type(value)  # an object may lie about its `__class__`
+    if kind is bool or kind is int or kind is float or kind is str:
+        return value
+    if issubclass(kind, str):
+        return str.__str__(value)
+    if issubclass(kind, int):
+        return int.__int__(value)
+    return float.__float__(value) if issubclass(kind, float) else MISSING
+
+
 def _reduce_str(value: Any, _: Any) -> Any:
-    if isinstance(value, (str, bool, int, float)):
-        return str(value)
+    plain = _plain(value)
+    if plain is not MISSING:
+        return str(plain)
     name = getattr(value, "name", None)  # enum members, torch dtypes and devices have short names of their own
-    return name if isinstance(name, str) else MISSING
+    return _plain(name) if issubclass(type(name), str) else MISSING
 
 
 def _method_or(method: str, function: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
@@ -131,8 +141,9 @@ def _method_or(method: str, function: Callable[[Any], Any]) -> Callable[[Any, An
         if value is MISSING:
             return MISSING
         own = getattr(value, method, None)
-        got = own() if own is not None and not isinstance(value, Mapping) else function(value)
-        return _number(got)
+        if isinstance(value, Mapping):
+            return _number(function(value.values()))
+        return _number(own() if own is not None else function(value))
 
     return reduce
 
@@ -184,8 +195,9 @@ _WITH_ARGUMENT: Final = frozenset({"add", "default"})
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _HEAD = re.compile(rf"({_NAME})")
-_STEP = re.compile(rf"""\.({_NAME})|\[(-?\d+)\]|\["([^"]*)"\]|\['([^']*)'\]""")
-_REDUCER = re.compile(rf"\s*({_NAME})\s*(?:\((.*)\))?\s*$")
+_STEP = re.compile(rf"""\.({_NAME})|\[(-?[0-9]{{1,9}})\]|\["([^"]*)"\]|\['([^']*)'\]""")
+_REDUCER = re.compile(rf"\s*({_NAME})\s*(?:\((.*)\))?\s*", re.DOTALL)
+_NUMBER = re.compile(r"[-+]?[0-9]{1,18}(\.[0-9]*)?([eE][-+]?[0-9]{1,3})?")
 
 
 def constant(value: Any) -> ValuePath:
@@ -197,29 +209,30 @@ def parse(text: str) -> ValuePath:
     """Parse one path.
 
     Raises:
-        PathError: with what is wrong; `.wrong` and `.known` allow a suggestion.
+        PathError: with what is wrong.
     """
     source = text.strip()
     quoted = re.fullmatch(r"'([^']*)'|\"([^\"]*)\"", source)
     if quoted:
         return constant(quoted.group(1) if quoted.group(1) is not None else quoted.group(2))
-    head, *pipes = _split_pipes(source)
+    number = _NUMBER.fullmatch(source)
+    if number and number.group(2):  # YAML 1.1 takes 1e-6 for a text
+        return constant(float(source))
+    head, *pipes = split(source, "|")
     found = _HEAD.match(head)
     if not found:
-        raise PathError(f"{text!r} is no value path")
+        raise PathError(f"{shown(text)} is no value path")
     root = found.group(1)
     if root not in ROOTS:
-        raise PathError(
-            f"a value path starts with {', '.join(ROOTS)}, not {root!r} (quote it twice for a constant text)",
-            root,
-            ROOTS,
-        )
+        # YAML takes one pair of quotes off a text
+        meant = did_you_mean(root, ROOTS) or "; a constant text has two pairs of quotes: \"'text'\""
+        raise PathError(f"a value path starts with {', '.join(ROOTS)}, not {shown(root)}{meant}")
     steps: list[str | int] = []
     position = found.end()
-    while position < len(head.rstrip()):
+    while position < len(head):
         step = _STEP.match(head, position)
         if not step:
-            raise PathError(f"can't read {head[position:]!r} in the value path {text!r}")
+            raise PathError(f"can't read {shown(head[position:])} in the value path {shown(text)}")
         name, index, double, single = step.groups()
         steps.append(int(index) if index is not None else next(s for s in (name, double, single) if s is not None))
         position = step.end()
@@ -231,15 +244,15 @@ def parse(text: str) -> ValuePath:
     return ValuePath(source, root, first, tuple(steps), tuple(_parse_reducer(p, text) for p in pipes))
 
 
-def _split_pipes(source: str) -> list[str]:
-    """Split at `|`, but not inside quotes."""
+def split(source: str, mark: str) -> list[str]:
+    """Split at `mark`, but not inside quotes; the parts are stripped."""
     parts, quote, start = [], "", 0
     for i, c in enumerate(source):
         if quote:
             quote = "" if c == quote else quote
         elif c in "'\"":
             quote = c
-        elif c == "|":
+        elif c == mark:
             parts.append(source[start:i].strip())
             start = i + 1
     parts.append(source[start:].strip())
@@ -247,32 +260,34 @@ def _split_pipes(source: str) -> list[str]:
 
 
 def _parse_reducer(part: str, text: str) -> tuple[str, Any]:
-    found = _REDUCER.match(part)
+    found = _REDUCER.fullmatch(part)
     if not found:
-        raise PathError(f"can't read the reducer {part!r} in {text!r}")
+        raise PathError(f"can't read the reducer {shown(part)} in {shown(text)}")
     name, raw = found.groups()
     if name not in _REDUCERS:
-        raise PathError(f"unknown reducer {name!r} in {text!r}", name, REDUCERS)
+        raise PathError(f"unknown reducer {shown(name)} in {shown(text)}{suggest(name, REDUCERS)}")
     if (raw is not None) != (name in _WITH_ARGUMENT):
         form = f"{name}(value)" if name in _WITH_ARGUMENT else name
         raise PathError(f"the reducer {name!r} is written {form}")
-    argument = None if raw is None else _literal(raw.strip())
+    argument = None if raw is None else literal(raw)
     if name == "add" and (isinstance(argument, bool) or not isinstance(argument, (int, float))):
-        raise PathError(f"add() takes a number, not {raw!r}")
+        raise PathError(f"add(...) takes a number, not {shown(raw)}")
     return name, argument
 
 
-def _literal(raw: str) -> Any:
-    for make in (int, float):
-        try:
-            return make(raw)
-        except ValueError:
-            continue
-    if raw.lower() in ("true", "false"):
-        return raw.lower() == "true"
-    if len(raw) >= 2 and raw[0] == raw[-1] and raw[0] in "'\"":
-        return raw[1:-1]
-    return raw
+def literal(raw: str) -> Any:
+    """A constant inside a path or a target: a number, true or false, None, a text with or without quotes."""
+    word = raw.strip()
+    number = _NUMBER.fullmatch(word)
+    if number:
+        return float(word) if number.group(1) or number.group(2) else int(word)
+    if word.lower() in ("true", "false"):
+        return word.lower() == "true"
+    if word == "None":
+        return None
+    if len(word) >= 2 and word[0] == word[-1] and word[0] in "'\"":
+        return word[1:-1]
+    return word
 
 
 # -- from a value to an attribute ---------------------------------------------------------------------
@@ -301,10 +316,9 @@ def to_attribute(value: Any, redact: bool = False) -> Any:
         return value
     if kind is str:
         return REDACTED if redact else value[:MAX_TEXT]
-    if isinstance(value, (bool, int, float)):  # enum members and numpy floats: their plain value
-        return bool(value) if isinstance(value, bool) else (int(value) if isinstance(value, int) else float(value))
-    if isinstance(value, str):
-        return REDACTED if redact else str.__str__(value)[:MAX_TEXT]
+    plain = _plain(value)  # enum members and numpy floats
+    if plain is not MISSING:
+        return to_attribute(plain, redact)
     if kind.__module__ == "numpy" and getattr(value, "ndim", None) == 0:
         return to_attribute(value.item(), redact)
     if kind in (list, tuple):

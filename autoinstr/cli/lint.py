@@ -1,0 +1,56 @@
+"""``autoinstr lint``: every mistake in some maps, each with its place in the file."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from autoinstr.maps.model import Mistake
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "lint",
+        help="the mistakes in maps, with their places",
+        description="Read maps as a run does and print every mistake as FILE:LINE:COLUMN: what; what happens then.",
+        epilog="Exit status 1 if there is any mistake. Whether the targets exist is not looked at here.",
+    )
+    parser.add_argument("paths", metavar="FILE|FOLDER", nargs="+", type=Path, help="a map, or a folder with maps")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    mistakes, maps = lint(args.paths)
+    for mistake in mistakes:
+        print(mistake)
+    if mistakes:
+        print(f"{_count(len(mistakes), 'mistake')} in {_count(maps, 'map')}")
+        return 1
+    print(f"{_count(maps, 'map')}, no mistakes")
+    return 0
+
+
+def lint(paths: list[Path]) -> tuple[list[Mistake], int]:
+    """The mistakes in maps and folders of maps, and how many maps were looked at."""
+    from autoinstr.maps.catalog import GROUPS_FILE, Catalog, builtin_folder, yaml_files
+    from autoinstr.maps.model import Mistake, Place
+
+    mistakes: list[Mistake] = []
+    catalog = Catalog(mistakes.append)
+    shipped_groups = builtin_folder() / GROUPS_FILE
+    _ = catalog.table  # the shipped groups' own mistakes come first, in a run too
+    seen: set[Path] = set()
+    for path in paths:
+        found = yaml_files(path) if path.is_dir() else [path]
+        if not found:
+            mistakes.append(Mistake(Place(str(path)), "the folder holds no .yaml file", "nothing is read from it"))
+        found = [f for f in found if f not in seen and not (f.name == GROUPS_FILE and f.resolve() == shipped_groups)]
+        seen.update(found)
+        catalog.add_user(found)
+    return mistakes, len(seen)
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

@@ -1,0 +1,95 @@
+"""The spans of all active maps, read at once: what the command line shows of them. A run reads maps lazily."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from autoinstr.maps.catalog import Catalog, layered
+from autoinstr.maps.groups import GroupTable, Selection, explain_unknown, select
+from autoinstr.maps.model import Mistake, Place, SpanEntry
+from autoinstr.maps.words import did_you_mean
+
+LAYERS = ("built in", "of an installed package", "yours")
+
+
+@dataclass(frozen=True)
+class ActiveSpan:
+    """One entry that holds, and what the groups and the layers say about it."""
+
+    entry: SpanEntry
+    package: str
+    layer: str
+    bucket: str | None
+    group_about: str
+    selected: bool
+    counts_as: str | None
+    """The selected group that an unselected span counts as, inside a scope that says so."""
+    replaces: tuple[Place, ...]
+
+
+@dataclass
+class ActiveMaps:
+    """Every span that holds; `disabled` are those that a map removes, with its file; `mistakes` are lines."""
+
+    spans: list[ActiveSpan] = field(default_factory=list)
+    disabled: dict[str, str] = field(default_factory=dict)
+    mistakes: list[str] = field(default_factory=list)
+
+
+def read_active(span_maps: Iterable[Path], builtin_maps: str, span_groups: str) -> ActiveMaps:
+    """Read the maps that three of the settings ask for, and those of installed packages. Never raises."""
+    active = ActiveMaps()
+
+    def on_mistake(mistake: Mistake) -> None:
+        active.mistakes.append(str(mistake))
+
+    catalog = Catalog(on_mistake)
+    catalog.add_builtin(builtin_maps)
+    catalog.add_installed()
+    catalog.add_user(span_maps)
+    read = catalog.maps_for()
+    table = catalog.table
+    selection = select(span_groups, table)
+    entries = layered(read)
+    holding = {id(entry) for entry in entries}
+    homes = {id(entry): (layer, span_map) for layer, span_map in read for entry in span_map.spans}
+    replaced: dict[str, list[Place]] = {}
+    for _, span_map in read:
+        for entry in span_map.spans:
+            if id(entry) not in holding:
+                replaced.setdefault(entry.name, []).append(entry.place)
+    moves = {one: other for entry in entries if entry.scope for one, other in entry.scope.groups}
+    for entry in entries:
+        layer, span_map = homes[id(entry)]
+        group = table.groups[entry.group]
+        bucket = group.bucket if entry.bucket is None else entry.bucket
+        selected = selection.selects(entry.name, entry.group)
+        moved = moves.get(entry.group)
+        active.spans.append(
+            ActiveSpan(
+                entry,
+                span_map.package,
+                LAYERS[layer],
+                None if bucket == "none" else bucket,
+                group.about,
+                selected,
+                moved if not selected and moved is not None and selection.selects_group(moved) else None,
+                tuple(replaced.get(entry.name, ())),
+            )
+        )
+    names = {entry.name for entry in entries}
+    active.disabled = {name: m.file for _, m in read for name in m.disabled if name not in names}
+    active.mistakes += _unknown_names(selection, table, names | active.disabled.keys())
+    return active
+
+
+def _unknown_names(selection: Selection, table: GroupTable, names: set[str]) -> list[str]:
+    """What a selection asks for and nobody has. A run can't tell it of span names: it reads maps as it goes."""
+    asked = sorted(selection.spans | selection.without_spans)
+    return [f"AUTOINSTR_SPAN_GROUPS: {explain_unknown(name, table)}" for name in selection.unknown] + [
+        f"AUTOINSTR_SPAN_GROUPS: no active map has the span {name!r}{did_you_mean(name, names)}"
+        for name in asked
+        if name not in names
+    ]
