@@ -88,7 +88,8 @@ def span(item: Any) -> str:
     if item.links:
         links = [
             f'{{"traceId":"{link.context.trace_id:032x}","spanId":"{link.context.span_id:016x}"'
-            f',"attributes":{attributes(link.attributes)}}}'
+            f',"attributes":{attributes(link.attributes)}'
+            f',"flags":{int(link.context.trace_flags) | (0x300 if link.context.is_remote else 0x100)}}}'
             for link in item.links
         ]
         parts.append(f',"links":[{",".join(links)}]')
@@ -117,11 +118,15 @@ def event_line(
     event_attributes: Mapping[str, Any],
     trace_id: int = 0,
     span_id: int = 0,
+    severity: tuple[int, str] | None = None,
+    body: str | None = None,
 ) -> str:
     """A log record with an event name."""
+    more = f',"severityNumber":{severity[0]},"severityText":{text(severity[1])}' if severity else ""
+    more += f',"body":{value(body)}' if body is not None else ""
     ids = f',"traceId":"{trace_id:032x}","spanId":"{span_id:016x}"' if span_id else ""
     return (
         f'{{"resourceLogs":[{{"resource":{resource_json},"scopeLogs":[{{"scope":{{"name":"autoinstr.journal"'
-        f',"version":{text(version)}}},"logRecords":[{{"timeUnixNano":"{time_ns}","eventName":{text(name)}{ids}'
+        f',"version":{text(version)}}},"logRecords":[{{"timeUnixNano":"{time_ns}","eventName":{text(name)}{more}{ids}'
         f',"attributes":{attributes(event_attributes)}}}]}}]}}]}}\n'
     )
