@@ -7,10 +7,11 @@ before the training code configures its loggers, and a logger's level may hide t
 from __future__ import annotations
 
 import sys
-import threading
 
-_said: set[str] = set()
-_lock = threading.Lock()
+MAX_TEXT = 1024
+"""Descriptions of errors are cut to this many characters."""
+
+_said: dict[str, object] = {}
 
 
 def say(text: str, *, once: str | None = None) -> None:
@@ -18,11 +19,10 @@ def say(text: str, *, once: str | None = None) -> None:
 
     `once` is the key that makes a repeated notice silent; the text itself is the default key.
     """
-    key = once if once is not None else text
-    with _lock:
-        if key in _said:
-            return
-        _said.add(key)
+    # no lock: a signal handler or a finalizer may come here while this very thread is here
+    mine = object()
+    if _said.setdefault(once if once is not None else text, mine) is not mine:
+        return
     try:
         stream = sys.stderr
         if stream is not None:
@@ -34,5 +34,16 @@ def say(text: str, *, once: str | None = None) -> None:
 
 def forget() -> None:
     """Let every notice be said again (for tests)."""
-    with _lock:
-        _said.clear()
+    _said.clear()
+
+
+def describe(error: BaseException) -> str:
+    """`Type: text` of an error; never raises, though an error's own `__str__` may."""
+    try:
+        text = str(error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        text = ""
+    name = type(error).__name__
+    return f"{name}: {text[:MAX_TEXT]}" if text else name

@@ -15,11 +15,14 @@
 A tree compares with an indented text or with another tree. Names come first, then the bucket in brackets,
 then attributes sorted by key, then `!Error` where the span has an error. `tree(attributes=False)` leaves the
 attributes out. A mistake in a map is an error here, at once.
+
+Metrics are recorded too: `spans.series()` are lines such as `my.loss gauge 0.5`, and compare in the same way.
 """
 
 from __future__ import annotations
 
 import inspect
+import textwrap
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,12 +30,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 
 from autoinstr.maps import catalog, groups, loader
+from autoinstr.maps.metric_model import MetricTap, layered_taps
 from autoinstr.maps.model import Mistake, SpanEntry, SpanMap
+from autoinstr.metrics import readout
+from autoinstr.metrics.instruments import Instruments
+from autoinstr.metrics.tapper import Tapper
 from autoinstr.patch.importing import PackageWatch
 from autoinstr.patch.ledger import Ledger
 from autoinstr.patch.patcher import Patcher
@@ -101,7 +110,7 @@ class SpanTree:
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, str):
-            return str(self) == inspect.cleandoc(other.strip("\n")).rstrip()
+            return str(self) == textwrap.dedent(other.strip("\n")).rstrip()
         return isinstance(other, SpanTree) and str(self) == str(other)
 
     __hash__ = None  # type: ignore[assignment]
@@ -114,6 +123,7 @@ class Recording:
         self.notices: list[str] = []
         self.ledger = Ledger()
         self.provider: TracerProvider
+        self.metric_reader: InMemoryMetricReader
         self._spans: list[ReadableSpan] = []
         self._lock = threading.Lock()
 
@@ -130,6 +140,10 @@ class Recording:
     def clear(self) -> None:
         with self._lock:
             self._spans.clear()
+
+    def series(self, *names: str) -> readout.SeriesList:
+        """What metric taps recorded, one line a point: all series, or those of these names."""
+        return readout.read(self.metric_reader, *names)
 
     def named(self, name: str) -> list[ReadableSpan]:
         return [span for span in self.spans if span.name == name]
@@ -202,16 +216,31 @@ def record(
     patcher = Patcher(table, selection, Tracers(lambda: provider), capture_content, recording.notices.append)
     recording.ledger = patcher.ledger
     recording.provider = provider
-    by_package: dict[str, list[SpanEntry]] = {}
+    recording.metric_reader = InMemoryMetricReader()
+    # exemplars would draw from the global `random`
+    meters = MeterProvider([recording.metric_reader], exemplar_filter=AlwaysOffExemplarFilter(), shutdown_on_exit=False)
+    tapper = Tapper(patcher.ledger, Instruments(lambda: meters.get_meter("autoinstr")), recording.notices.append)
+    by_package: dict[str, tuple[list[SpanEntry], list[MetricTap]]] = {}
+    for _, span_map in read:
+        by_package.setdefault(span_map.package.partition(".")[0], ([], []))
+    homes = {m.name: by_package[m.package.partition(".")[0]] for _, m in read}
     for entry in catalog.layered(read):
-        package = next(m.package for _, m in read if m.name == entry.map).partition(".")[0]
-        by_package.setdefault(package, []).append(entry)
-    watch = PackageWatch(by_package, lambda package: patcher.add(by_package[package]))
+        homes[entry.map][0].append(entry)
+    for tap in layered_taps(read):
+        homes[tap.map][1].append(tap)
+
+    def activate(package: str) -> None:
+        entries, taps = by_package[package]
+        patcher.add(entries)
+        tapper.add(taps)
+
+    watch = PackageWatch(by_package, activate)
     watch.start()
     try:
         yield recording
     finally:
         watch.stop()
+        tapper.stop()
         patcher.undo()
 
 

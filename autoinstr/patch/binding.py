@@ -16,7 +16,7 @@ from autoinstr.maps.values import (
     parameters_of,
     to_attribute,
 )
-from autoinstr.notices import say
+from autoinstr.notices import describe, say
 from autoinstr.patch.callers import read_local
 
 Args = tuple[Any, ...]
@@ -67,8 +67,13 @@ class Binding:
         return lambda args, kwargs, frame: walk(read_local(frame, local))
 
     def selects(self, args: Args, kwargs: Kwargs) -> bool:
-        """Whether this call's arguments are the ones that the target asks for."""
-        return all(selector.accepts(get(args, kwargs)) for get, selector in self._selectors)
+        """Whether this call's arguments are the ones that the target asks for. Never raises."""
+        try:
+            return all(selector.accepts(plain_label(get(args, kwargs))) for get, selector in self._selectors)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # an argument's own `__class__` may raise anything; such a one is not asked for
+            return False
 
     def selected_values(self, args: Args, kwargs: Kwargs) -> tuple[Any, ...]:
         """The values of the selecting arguments (what tells one pair of begin and end from another)."""
@@ -84,8 +89,10 @@ class Binding:
                     if value is not MISSING:
                         found[key] = value
                         break
-            except Exception as error:
-                say(f"attribute {key} left out: {type(error).__name__}: {error}", once=f"attribute {key}")
+            except KeyboardInterrupt:  # Ctrl-C belongs to the user, even while it hits our line
+                raise
+            except BaseException as error:  # a value's own `__class__` or `__len__` may raise SystemExit
+                say(f"attribute {key} left out: {describe(error)}", once=f"attribute {key}")
         return found
 
     def at_end(self, result: Any) -> dict[str, Any] | None:
@@ -99,9 +106,17 @@ class Binding:
                     if value is not MISSING:
                         found[key] = value
                         break
-            except Exception as error:
-                say(f"attribute {key} left out: {type(error).__name__}: {error}", once=f"attribute {key}")
+            except KeyboardInterrupt:  # Ctrl-C belongs to the user, even while it hits our line
+                raise
+            except BaseException as error:  # a value's own `__class__` or `__len__` may raise SystemExit
+                say(f"attribute {key} left out: {describe(error)}", once=f"attribute {key}")
         return found or None
+
+
+def plain_label(value: Any) -> Any:
+    """A selecting value as maps write it: members of a `str` enum by their text."""
+    kind = type(value)  # what it says its `__class__` is may be a lie
+    return str.__str__(value) if kind is not str and issubclass(kind, str) else value
 
 
 def _no_binding() -> Binding:

@@ -6,17 +6,20 @@ One wrapper per factory serves every label. A label that no map names costs one 
 from __future__ import annotations
 
 import contextlib
-import functools
+import inspect
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from autoinstr.maps.values import MISSING, argument_getter, parameters_of
-from autoinstr.notices import say
-from autoinstr.patch.binding import Binding
+from autoinstr.notices import describe, say
+from autoinstr.patch import compiling
+from autoinstr.patch.binding import Binding, plain_label
 from autoinstr.patch.callers import calling_frame, is_inside
+from autoinstr.patch.delegates import Delegate, stand_in
 from autoinstr.patch.functions import dress
-from autoinstr.spans.opening import Opened, SpanPlan, close
+from autoinstr.patch.targets import TargetRefused
+from autoinstr.spans.opening import Opened, SpanPlan, close, innermost
 
 _CACHE_LIMIT = 4096
 
@@ -41,21 +44,28 @@ class BlockChooser:
         arguments = {e.selectors[0].argument if e.selectors else None for e in entries}
         only = arguments.pop() if len(arguments) == 1 else None
         self._label = argument_getter(only, parameters_of(factory)) if only is not None else None
-        self._by_label: dict[Any, tuple[BlockEntry, ...]] = {}
-        self._index = only
+        self._by_label: dict[str, tuple[BlockEntry, ...]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_no_chooser, ())  # see Entering.__reduce__
 
     def candidates(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[BlockEntry, ...]:
+        """The entries that may claim this call, by its label. Never raises."""
         if self._label is None:
             return tuple(self._entries)
         label = self._label(args, kwargs)
+        if type(label) is str:  # anything else may run the user's `__hash__` and `__eq__`
+            found = self._by_label.get(label)
+            if found is not None:
+                return found
         try:
-            return self._by_label[label]
-        except KeyError:
-            pass
-        except TypeError:  # an unhashable label is nobody's
+            label = plain_label(label)
+            found = tuple(e for e in self._entries if e.selectors[0].accepts(label))
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # its own `__class__` may raise anything
             return ()
-        found = tuple(e for e in self._entries if e.selectors[0].accepts(label))
-        if len(self._by_label) < _CACHE_LIMIT:
+        if type(label) is str and len(self._by_label) < _CACHE_LIMIT:
             self._by_label[label] = found
         return found
 
@@ -73,33 +83,42 @@ class BlockChooser:
                 if len(entry.selectors) > (1 if self._label is not None else 0) and not binding.selects(args, kwargs):
                     continue
                 attributes = binding.at_start(args, kwargs, frame) if binding.has_start else None
-                return Entered(entry.plan, attributes)
-        except Exception as error:
-            say(
-                f"a block of {self._module} left out: {type(error).__name__}: {error}",
-                once=f"block {self._module}",
-            )
+                return Entered(entry.plan, attributes, args[0] if args else None)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            say(f"a block of {self._module} left out: {describe(error)}", once=f"block {self._module}")
         return None
 
 
+def _no_chooser() -> BlockChooser:
+    chooser = BlockChooser.__new__(BlockChooser)
+    chooser._module, chooser._entries, chooser._label, chooser._by_label = "", [], None, {}
+    return chooser
+
+
 class Entered:
-    """One block: the plan and attributes of its span, and the span once it is open."""
+    """One block: the plan and attributes of its span, and its open spans: a shared manager may have several."""
 
-    __slots__ = ("attributes", "opened", "plan")
+    __slots__ = ("_instance", "_open", "attributes", "plan")
 
-    def __init__(self, plan: SpanPlan, attributes: dict[str, Any] | None) -> None:
+    def __init__(self, plan: SpanPlan, attributes: dict[str, Any] | None, instance: object = None) -> None:
         self.plan = plan
         self.attributes = attributes
-        self.opened: Opened | None = None
+        self._instance = instance if plan.once_per_instance is not None else None
+        self._open: list[Opened] = []
 
     def again(self) -> Entered:
-        return Entered(self.plan, self.attributes)
+        return Entered(self.plan, self.attributes, self._instance)
 
-    def open(self) -> None:
-        self.opened = self.plan.open(self.attributes, loose=True)
+    def open(self) -> Opened | None:
+        opened = self.plan.open(self.attributes, loose=True, instance=self._instance)
+        if opened is not None:
+            self._open.append(opened)
+        return opened
 
     def close(self, exception: BaseException | None) -> None:
-        opened, self.opened = self.opened, None
+        opened = innermost(self._open)
         if opened is not None:
             close(opened, exception)
 
@@ -107,13 +126,25 @@ class Entered:
 def wrap_factory(factory: Callable[..., Any], chooser: BlockChooser) -> Callable[..., Any]:
     """A function that returns what `factory` returns; a chosen block also opens a span while it is entered."""
     candidates, choose = chooser.candidates, chooser.choose
+    wrapper: Callable[..., Any]
 
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        manager = factory(*args, **kwargs)
-        if not candidates(args, kwargs):
-            return manager
-        entered = choose(args, kwargs, 2)
-        return manager if entered is None else traced(manager, entered)
+    if inspect.isgeneratorfunction(factory) or inspect.isasyncgenfunction(factory):
+        raise TargetRefused("it is a generator and no context manager (is @contextmanager missing?)")
+    if inspect.iscoroutinefunction(factory):
+
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            manager = await factory(*args, **kwargs)
+            entered = choose(args, kwargs, 2)
+            return manager if entered is None else traced(manager, entered)
+
+    else:
+
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            manager = factory(*args, **kwargs)
+            if (compiling.torch_is is not None and compiling.torch_is()) or not candidates(args, kwargs):
+                return manager
+            entered = choose(args, kwargs, 2)
+            return manager if entered is None else traced(manager, entered)
 
     return dress(wrapper, factory)
 
@@ -134,8 +165,13 @@ def traced(manager: Any, entered: Entered) -> Any:
         manager._autoinstr_entered = entered
         return manager
     if hasattr(kind, "__enter__") or hasattr(kind, "__aenter__"):
-        return _Delegate(manager, entered)
+        return stand_in(_Manager, manager, entered)
     return manager
+
+
+def _left_by(value: Any, swallowed: Any) -> BaseException | None:
+    """The exception that leaves the block, if one does."""
+    return value if isinstance(value, BaseException) and not swallowed else None
 
 
 class _TracedGenerator(contextlib._GeneratorContextManager):  # type: ignore[type-arg]
@@ -154,10 +190,11 @@ class _TracedGenerator(contextlib._GeneratorContextManager):  # type: ignore[typ
         entered = self._autoinstr_entered
         try:
             swallowed = super().__exit__(typ, value, traceback)
+            left_by = _left_by(value, swallowed)
         except BaseException as exception:
             entered.close(exception)
             raise
-        entered.close(None if swallowed else value)
+        entered.close(left_by)
         return swallowed
 
     def _recreate_cm(self) -> Any:  # used as a decorator: a fresh block for every call
@@ -182,10 +219,11 @@ class _TracedAsyncGenerator(contextlib._AsyncGeneratorContextManager):  # type: 
         entered = self._autoinstr_entered
         try:
             swallowed = await super().__aexit__(typ, value, traceback)
+            left_by = _left_by(value, swallowed)
         except BaseException as exception:
             entered.close(exception)
             raise
-        entered.close(None if swallowed else value)
+        entered.close(left_by)
         return swallowed
 
     def _recreate_cm(self) -> Any:
@@ -204,61 +242,104 @@ for _traced_class, _original_class in (
     _traced_class.__doc__ = _original_class.__doc__
 
 
-class _Delegate:
+def _enter(self: Any) -> Any:
+    entered, manager = self._autoinstr_state, self._autoinstr_object
+    entered.open()
+    try:
+        return manager.__enter__()
+    except BaseException as exception:
+        entered.close(exception)
+        raise
+
+
+def _exit(self: Any, typ: Any, value: Any, traceback: Any) -> Any:
+    entered, manager = self._autoinstr_state, self._autoinstr_object
+    try:
+        swallowed = manager.__exit__(typ, value, traceback)
+        left_by = _left_by(value, swallowed)
+    except BaseException as exception:
+        entered.close(exception)
+        raise
+    entered.close(left_by)
+    return swallowed
+
+
+async def _aenter(self: Any) -> Any:
+    entered, manager = self._autoinstr_state, self._autoinstr_object
+    entered.open()
+    try:
+        return await manager.__aenter__()
+    except BaseException as exception:
+        entered.close(exception)
+        raise
+
+
+async def _aexit(self: Any, typ: Any, value: Any, traceback: Any) -> Any:
+    entered, manager = self._autoinstr_state, self._autoinstr_object
+    try:
+        swallowed = await manager.__aexit__(typ, value, traceback)
+        left_by = _left_by(value, swallowed)
+    except BaseException as exception:
+        entered.close(exception)
+        raise
+    entered.close(left_by)
+    return swallowed
+
+
+def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    call = type(self._autoinstr_object).__call__
+    if call in (contextlib.ContextDecorator.__call__, contextlib.AsyncContextDecorator.__call__):
+        return call(self, *args, **kwargs)  # used as a decorator: it enters us, and so opens a span
+    return self._autoinstr_object(*args, **kwargs)
+
+
+def _recreate_cm(self: Any) -> Any:
+    return stand_in(_Manager, self._autoinstr_object._recreate_cm(), self._autoinstr_state.again())
+
+
+class _Manager(Delegate):
     """Stands before a context manager that may be shared; everything but entering and leaving goes through."""
 
-    def __init__(self, manager: Any, entered: Entered) -> None:
-        object.__setattr__(self, "_autoinstr_manager", manager)
-        object.__setattr__(self, "_autoinstr_entered", entered)
+    __slots__ = ()
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._autoinstr_manager, name)
+    OPERATIONS: ClassVar[dict[str, Any]] = {
+        "__enter__": _enter,
+        "__exit__": _exit,
+        "__aenter__": _aenter,
+        "__aexit__": _aexit,
+        "__call__": _call,
+        "_recreate_cm": _recreate_cm,
+    }
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._autoinstr_manager, name, value)
 
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        return type(self._autoinstr_manager)
+class _Running:
+    """The open blocks of a class whose instances are the context managers, by instance."""
 
-    def __enter__(self) -> Any:
-        self._autoinstr_entered.open()
-        try:
-            got = self._autoinstr_manager.__enter__()
-        except BaseException as exception:
-            self._autoinstr_entered.close(exception)
-            raise
-        return self if got is self._autoinstr_manager else got
+    def __init__(self) -> None:
+        self._by_id: dict[int, list[Opened]] = {}
 
-    def __exit__(self, typ: Any, value: Any, traceback: Any) -> Any:
-        try:
-            swallowed = self._autoinstr_manager.__exit__(typ, value, traceback)
-        except BaseException as exception:
-            self._autoinstr_entered.close(exception)
-            raise
-        self._autoinstr_entered.close(None if swallowed else value)
-        return swallowed
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_Running, ())  # see Entering.__reduce__
 
-    async def __aenter__(self) -> Any:
-        self._autoinstr_entered.open()
-        try:
-            got = await self._autoinstr_manager.__aenter__()
-        except BaseException as exception:
-            self._autoinstr_entered.close(exception)
-            raise
-        return self if got is self._autoinstr_manager else got
+    def add(self, instance: object, opened: Opened) -> None:
+        stack = self._by_id.setdefault(id(instance), [])
+        # left behind by an instance that was never left, and whose id is used again
+        stack[:] = [other for other in stack if other.span is not None]
+        stack.append(opened)
+        if len(self._by_id) > _CACHE_LIMIT:
+            for key, others in list(self._by_id.items()):
+                if all(other.span is None for other in others):
+                    self._by_id.pop(key, None)
 
-    async def __aexit__(self, typ: Any, value: Any, traceback: Any) -> Any:
-        try:
-            swallowed = await self._autoinstr_manager.__aexit__(typ, value, traceback)
-        except BaseException as exception:
-            self._autoinstr_entered.close(exception)
-            raise
-        self._autoinstr_entered.close(None if swallowed else value)
-        return swallowed
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._autoinstr_manager(*args, **kwargs)
+    def close(self, instance: object, exception: BaseException | None) -> None:
+        stack = self._by_id.get(id(instance))
+        if stack is None:
+            return
+        opened = innermost(stack)
+        if not stack:
+            self._by_id.pop(id(instance), None)
+        if opened is not None:
+            close(opened, exception)
 
 
 def wrap_class_methods(cls: type, chooser_for: Callable[[Any], BlockChooser]) -> dict[str, Callable[..., Any]]:
@@ -267,21 +348,21 @@ def wrap_class_methods(cls: type, chooser_for: Callable[[Any], BlockChooser]) ->
     The selecting argument is read as an attribute of the instance: the call of `__init__` is over by then.
     """
     replacements: dict[str, Callable[..., Any]] = {}
-    running: dict[int, list[Entered]] = {}
+    running = _Running()
 
-    def begin(self: Any, chooser: BlockChooser, depth: int) -> Entered | None:
-        entered = chooser.choose((self,), _InstanceArguments(self), depth + 1)
-        if entered is not None:
-            entered.open()
-            running.setdefault(id(self), []).append(entered)
-        return entered
+    # plain functions all: dynamo takes a look at what a wrapper closes over, before it sees that it steps aside
+    def begin_by(chooser: BlockChooser) -> Callable[..., bool]:
+        def begin(self: Any, depth: int) -> bool:
+            entered = chooser.choose((self,), _InstanceArguments(self), depth + 1)
+            opened = entered.open() if entered is not None else None
+            if opened is not None:
+                running.add(self, opened)
+            return opened is not None
+
+        return begin
 
     def finish(self: Any, exception: BaseException | None) -> None:
-        stack = running.get(id(self))
-        if stack:
-            stack.pop().close(exception)
-            if not stack:
-                del running[id(self)]
+        running.close(self, exception)
 
     for enter_name, exit_name, is_async in (
         ("__enter__", "__exit__", False),
@@ -292,7 +373,7 @@ def wrap_class_methods(cls: type, chooser_for: Callable[[Any], BlockChooser]) ->
             continue
         chooser = chooser_for(enter)
         make = _async_pair if is_async else _sync_pair
-        first, second = make(enter, leave, functools.partial(begin, chooser=chooser), finish)
+        first, second = make(enter, leave, begin_by(chooser), finish)
         replacements[enter_name] = dress(first, enter)
         replacements[exit_name] = dress(second, leave)
     return replacements
@@ -300,21 +381,26 @@ def wrap_class_methods(cls: type, chooser_for: Callable[[Any], BlockChooser]) ->
 
 def _sync_pair(enter: Any, leave: Any, begin: Any, finish: Any) -> tuple[Any, Any]:
     def __enter__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        entered = begin(self, depth=2)
+        if compiling.torch_is is not None and compiling.torch_is():
+            return enter(self, *args, **kwargs)
+        begun = begin(self, depth=2)
         try:
             return enter(self, *args, **kwargs)
         except BaseException as exception:
-            if entered is not None:
+            if begun:
                 finish(self, exception)
             raise
 
     def __exit__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if compiling.torch_is is not None and compiling.torch_is():
+            return leave(self, *args, **kwargs)
         try:
             swallowed = leave(self, *args, **kwargs)
+            left_by = _left_by(args[1] if len(args) > 1 else None, swallowed)
         except BaseException as exception:
             finish(self, exception)
             raise
-        finish(self, None if swallowed or len(args) < 2 else args[1])
+        finish(self, left_by)
         return swallowed
 
     return __enter__, __exit__
@@ -322,21 +408,22 @@ def _sync_pair(enter: Any, leave: Any, begin: Any, finish: Any) -> tuple[Any, An
 
 def _async_pair(enter: Any, leave: Any, begin: Any, finish: Any) -> tuple[Any, Any]:
     async def __aenter__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        entered = begin(self, depth=2)
+        begun = begin(self, depth=2)
         try:
             return await enter(self, *args, **kwargs)
         except BaseException as exception:
-            if entered is not None:
+            if begun:
                 finish(self, exception)
             raise
 
     async def __aexit__(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             swallowed = await leave(self, *args, **kwargs)
+            left_by = _left_by(args[1] if len(args) > 1 else None, swallowed)
         except BaseException as exception:
             finish(self, exception)
             raise
-        finish(self, None if swallowed or len(args) < 2 else args[1])
+        finish(self, left_by)
         return swallowed
 
     return __aenter__, __aexit__
@@ -352,5 +439,7 @@ class _InstanceArguments(dict[str, Any]):
     def get(self, name: str, default: Any = None) -> Any:
         try:
             return getattr(self._instance, name)
-        except Exception:
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # a property may raise anything, SystemExit too
             return default if default is not None else MISSING

@@ -11,7 +11,8 @@ from typing import Any
 from autoinstr.maps.values import MISSING
 
 _SNAPSHOT = sys.version_info < (3, 13)
-_SEES_ITS_LOCALS = frozenset({"locals", "vars", "eval", "exec"})
+_OWN_REFERENCES = 3
+"""How many hold a frame's snapshot while nobody else does: the frame, our variable, the call that counts."""
 _TRANSPARENT = frozenset(
     {
         "contextlib",
@@ -50,14 +51,16 @@ def read_local(frame: FrameType | None, name: str) -> Any:
     """The value of a local variable, or `MISSING`.
 
     Before Python 3.13 `f_locals` is a snapshot that stays on the frame and keeps alive what the function
-    deletes afterwards, a batch of GPU tensors for example. It is emptied after use, except where the
-    function may hold the very same dict (it calls `locals()`), or where it is the real namespace.
+    deletes afterwards, a batch of GPU tensors for example. It is emptied after use, except where somebody
+    else holds the very same dict (from `locals()`, for example), or where it is the real namespace.
     """
     if frame is None:
         return MISSING
+    code = frame.f_code
+    if not _SNAPSHOT or not code.co_flags & inspect.CO_OPTIMIZED:
+        return frame.f_locals.get(name, MISSING)
     names = frame.f_locals
     value = names.get(name, MISSING)
-    code = frame.f_code
-    if _SNAPSHOT and code.co_flags & inspect.CO_OPTIMIZED and not _SEES_ITS_LOCALS.intersection(code.co_names):
+    if sys.getrefcount(names) <= _OWN_REFERENCES:
         names.clear()
     return value

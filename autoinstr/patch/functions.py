@@ -3,6 +3,9 @@
 Wrappers are plain functions made by `functools.wraps`, not proxies: they pickle by name, are found through
 `method.__func__`, and show the original's signature. A coroutine or generator is driven step by step, with
 its span current only while a step runs: suspended, it leaves nothing behind in its caller.
+
+One thing stays different, and can't be helped: a coroutine or generator function must be one for `inspect`,
+so its wrapper runs nothing before the first step. Wrong arguments raise their TypeError there, not at the call.
 """
 
 from __future__ import annotations
@@ -11,27 +14,26 @@ import functools
 import inspect
 import sys
 import time
+import types
 import weakref
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any
 
-from opentelemetry import context as context_api
 from opentelemetry.context import Context
 
-from autoinstr.notices import say
+from autoinstr.notices import describe, say
+from autoinstr.patch import compiling
 from autoinstr.patch.binding import Binding
 from autoinstr.patch.callers import calling_frame, is_inside
-from autoinstr.spans.opening import Opened, SpanPlan, attach, close, detach
+from autoinstr.spans.opening import Opened, SpanPlan, attach, close, detach, get_current
 
 _ours: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def is_ours(function: Any) -> bool:
     """Whether `function` is a wrapper that we installed. Kept beside it: a mark on it would be copied by `wraps`."""
-    try:
-        return function in _ours
-    except TypeError:
-        return False
+    # ours are all plain functions, and anything else may have a `__hash__` of its own
+    return type(function) is types.FunctionType and function in _ours
 
 
 class Entering:
@@ -63,6 +65,8 @@ class Entering:
         self, args: tuple[Any, ...], kwargs: dict[str, Any], depth: int = 2, loose: bool = False
     ) -> Opened | None:
         """`depth` is the number of frames between this call and the caller of the patched function. Never raises."""
+        if compiling.torch_is is not None and compiling.torch_is():
+            return None
         plan = self._plan
         if self._simple:
             return plan.open(None, None, loose=loose)
@@ -79,11 +83,10 @@ class Entering:
                     return None
             attributes = binding.at_start(args, kwargs, frame) if binding.has_start else None
             start = self._start_from() if self._start_from is not None else None
-        except Exception as error:
-            say(
-                f"span {self._plan.name} left out: {type(error).__name__}: {error}",
-                once=f"enter {self._plan.name}",
-            )
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # an argument's own `__class__` may raise anything
+            say(f"span {self._plan.name} left out: {describe(error)}", once=f"enter {self._plan.name}")
             return None
         return plan.open(attributes, start, loose=loose, instance=args[0] if args else None)
 
@@ -96,33 +99,136 @@ def _enter_nothing(*_: Any, **__: Any) -> None:
     return None
 
 
-def wrap_function(function: Callable[..., Any], enter: Entering, binding: Binding) -> Callable[..., Any]:
+Enter = Callable[[tuple[Any, ...], dict[str, Any]], "Opened | None"]
+Beside = Callable[[tuple[Any, ...], dict[str, Any]], None]
+AtEnd = Callable[[Any], "dict[str, Any] | None"]
+
+
+def wrap_function(function: Callable[..., Any], enter: Enter, binding: Binding) -> Callable[..., Any]:
     """A function that does what `function` does, in a span."""
-    if inspect.iscoroutinefunction(function):
-        wrapper = _coroutine(function, enter, binding)
-    elif inspect.isasyncgenfunction(function):
-        wrapper = _async_generator(function, enter)
-    elif inspect.isgeneratorfunction(function):
-        wrapper = _generator(function, enter, binding)
+    at_end = binding.at_end if binding.has_end else None
+    make = _maker(function)
+    if make is None:
+        make = _plain if _maker(_innermost(function)) is None else _decorated
+    return dress(make(function, enter, at_end), function)
+
+
+def wrap_beside(
+    function: Callable[..., Any], before: Beside | None = None, after: Beside | None = None
+) -> Callable[..., Any]:
+    """A function that does what `function` does, calling `before` as it begins and `after` when it is over.
+
+    They get the arguments and must not raise. `before` is called straight from the wrapper, so that its
+    caller's caller is whoever called the function.
+    """
+    make = _maker(function)
+    if make is not None:
+        return dress(make(function, before or _enter_nothing, None, after), function)
+
+    if after is None:
+        starts: Beside = before or _enter_nothing
+
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if compiling.torch_is is None or not compiling.torch_is():
+                starts(args, kwargs)
+            return function(*args, **kwargs)
+
     else:
-        wrapper = _plain(function, enter, binding)
+        ends = after
+
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if compiling.torch_is is not None and compiling.torch_is():
+                return function(*args, **kwargs)
+            if before is not None:
+                before(args, kwargs)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                ends(args, kwargs)
+
     return dress(wrapper, function)
 
 
 def dress(wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
     """Give `wrapper` the looks of `original`, and remember that it is ours."""
     functools.update_wrapper(wrapper, original)
-    try:
-        # `inspect.getfullargspec` does not follow `__wrapped__`, and some libraries decide by it
-        wrapper.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
-    except (TypeError, ValueError):
-        pass
+    # `inspect.getfullargspec` does not follow `__wrapped__`, and some libraries decide by it
+    while _is_stand_in(original):
+        original = original.__wrapped__  # type: ignore[attr-defined]
+    names = _decorator_parameters(original)
+    if names is not None:
+        code = wrapper.__code__
+        wrapper.__code__ = code.replace(co_varnames=names + code.co_varnames[2:])
+    else:
+        try:
+            wrapper.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
+        except Exception:  # none to be had, or annotations that can't be evaluated yet
+            pass
     _ours.add(wrapper)
     return wrapper
 
 
-def _plain(function: Callable[..., Any], enter: Entering, binding: Binding) -> Callable[..., Any]:
-    at_end = binding.at_end if binding.has_end else None
+def _is_stand_in(function: Any) -> bool:
+    """Whether it is the function that targets.py makes for what is inherited, and so no decorator of the user's."""
+    if type(function) is not types.FunctionType or not hasattr(function, "__wrapped__"):
+        return False
+    return function.__globals__.get("__name__") in (__name__, "autoinstr.patch.targets") and not is_ours(function)
+
+
+def _decorator_parameters(original: Any) -> tuple[str, ...] | None:
+    """The parameter names of somebody's `(*args, **kwargs)` decorator: ours has the same shape, under other names.
+
+    A decorator of another shape shows `getfullargspec` the parameters of what it decorates.
+    """
+    if type(original) is not types.FunctionType or not hasattr(original, "__wrapped__"):
+        return None
+    code = original.__code__
+    both = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+    if code.co_argcount or code.co_kwonlyargcount or code.co_flags & both != both:
+        return None
+    return code.co_varnames[:2] if not hasattr(original, "__signature__") else None
+
+
+def _maker(function: Any) -> Callable[..., Callable[..., Any]] | None:
+    """The maker of wrappers for a function whose call only makes something that runs later; None for others."""
+    if inspect.iscoroutinefunction(function):
+        return _coroutine
+    if inspect.isasyncgenfunction(function):
+        return _async_generator
+    if inspect.isgeneratorfunction(function):
+        return _generator
+    return None
+
+
+def _innermost(function: Any) -> Any:
+    try:
+        return inspect.unwrap(function)
+    except Exception:  # it wraps itself, or is an object that answers to every name
+        return function
+
+
+def _plain(function: Callable[..., Any], enter: Enter, at_end: AtEnd | None) -> Callable[..., Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        opened = enter(args, kwargs)
+        if opened is None:
+            return function(*args, **kwargs)
+        try:
+            result = function(*args, **kwargs)
+            attributes = at_end(result) if at_end is not None else None
+        except BaseException as exception:
+            close(opened, exception)
+            raise
+        close(opened, None, attributes)
+        return result
+
+    return wrapper
+
+
+def _decorated(function: Callable[..., Any], enter: Enter, at_end: AtEnd | None) -> Callable[..., Any]:
+    """For a plain function that somebody put around a coroutine or generator function.
+
+    What it returns is looked at: a coroutine or generator is driven in the span, which ends when it does.
+    """
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         opened = enter(args, kwargs)
@@ -130,62 +236,59 @@ def _plain(function: Callable[..., Any], enter: Entering, binding: Binding) -> C
             return function(*args, **kwargs)
         try:
             result = function(*args, **kwargs)
+            make = _BY_RESULT.get(type(result))
+            attributes = at_end(result) if at_end is not None and make is None else None
         except BaseException as exception:
             close(opened, exception)
             raise
-        close(opened, None, at_end(result) if at_end is not None else None)
-        return result
+        if make is None:
+            close(opened, None, attributes)
+            return result
+        opened.leave()
+        driven = make(lambda: result, lambda args, kwargs: opened, at_end)()
+        driven.__name__, driven.__qualname__ = result.__name__, result.__qualname__
+        return driven
 
     return wrapper
 
 
-def _coroutine(function: Callable[..., Any], enter: Entering, binding: Binding) -> Callable[..., Any]:
-    at_end = binding.at_end if binding.has_end else None
-
+def _coroutine(
+    function: Callable[..., Any], enter: Enter, at_end: AtEnd | None, after: Beside | None = None
+) -> Callable[..., Any]:
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
         opened = enter(args, kwargs)
         if opened is None:
-            return await function(*args, **kwargs)
+            try:
+                return await function(*args, **kwargs)
+            finally:
+                if after is not None:
+                    after(args, kwargs)
         try:
-            result = await _Steps(function(*args, **kwargs), opened.leave())
+            steps = _Steps(function(*args, **kwargs), opened.leave())
+            del args, kwargs  # what the body lets go of is freed while it runs
+            result = await steps
+            attributes = at_end(result) if at_end is not None else None
         except BaseException as exception:
             close(opened, exception)
             raise
-        close(opened, None, at_end(result) if at_end is not None else None)
-        return result
-
-    return wrapper
-
-
-def _generator(function: Callable[..., Any], enter: Entering, binding: Binding) -> Callable[..., Any]:
-    at_end = binding.at_end if binding.has_end else None
-
-    def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        opened = enter(args, kwargs)
-        if opened is None:
-            return (yield from function(*args, **kwargs))
-        try:
-            result = yield from _Steps(function(*args, **kwargs), opened.leave())
-        except BaseException as exception:
-            close(opened, exception)
-            raise
-        close(opened, None, at_end(result) if at_end is not None else None)
+        close(opened, None, attributes)
         return result
 
     return wrapper
 
 
 class _Steps:
-    """Drives a coroutine or generator, with `context` current while it runs and the caller's own while not.
+    """Drives a coroutine, with `context` current while it runs and the caller's own while it does not.
 
     The context is kept from step to step: what the body attached (a span of the user's own) is there again
     when it goes on.
     """
 
-    __slots__ = ("_body", "context")
+    __slots__ = ("_body", "_send", "context")
 
     def __init__(self, body: Any, context: Context) -> None:
-        self._body = body
+        self._body = body = body if hasattr(body, "send") else body.__await__()
+        self._send: Callable[[Any], Any] = getattr(body, "send", None) or (lambda _: next(body))
         self.context = context
 
     def __await__(self) -> _Steps:
@@ -195,10 +298,14 @@ class _Steps:
         return self
 
     def __next__(self) -> Any:
-        return self._step(self._body.send, None)
+        token = attach(self.context)
+        try:
+            return self._send(None)
+        finally:
+            self.context = _suspend(token)
 
     def send(self, value: Any) -> Any:
-        return self._step(self._body.send, value)
+        return self._step(self._send, value)
 
     def throw(self, *exception: Any) -> Any:
         return self._step(self._body.throw, *exception)
@@ -211,45 +318,134 @@ class _Steps:
         try:
             return go(*values)
         finally:
-            self.context = context_api.get_current()
-            detach(token)
+            self.context = _suspend(token)
 
 
-def _async_generator(function: Callable[..., Any], enter: Entering) -> Callable[..., Any]:
+def _resume(context: Context) -> Any:
+    return attach(context)
+
+
+def _suspend(token: Any) -> Context:
+    """What is current as a step ends is so again in the next; until then, what was before the step."""
+    context = get_current()
+    detach(token)
+    return context
+
+
+# A generator is driven by hand: `yield from` would answer a thrown GeneratorExit by closing the body, which then
+# could not swallow it. What passes through is never left in a local: it would live until the next item is asked for.
+
+
+def _generator(
+    function: Callable[..., Any], enter: Enter, at_end: AtEnd | None, after: Beside | None = None
+) -> Callable[..., Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        opened = enter(args, kwargs)
+        context = opened.leave() if opened is not None else None
+        try:
+            body = function(*args, **kwargs)
+            if after is None:
+                del args, kwargs  # what the body lets go of is freed while it runs
+            go: Any = getattr(body, "send", None)
+            passing: list[Any] = [None]
+            result = None
+            if go is None:  # somebody's decorator returns another kind of iterable
+                yield from body
+            while go is not None:
+                token = _resume(context) if context is not None else None
+                try:
+                    passing.append(go(passing.pop()))
+                except StopIteration as stop:
+                    result = stop.value
+                    break
+                finally:
+                    if context is not None:
+                        context = _suspend(token)
+                try:
+                    passing.append((yield passing.pop()))
+                    go = body.send
+                except BaseException as thrown:
+                    passing.append(thrown)
+                    go = body.throw
+            attributes = at_end(result) if at_end is not None else None
+        except BaseException as exception:
+            if opened is not None:
+                close(opened, exception)
+            raise
+        finally:
+            if after is not None:
+                after(args, kwargs)
+        if opened is not None:
+            close(opened, None, attributes)
+        return result
+
+    return wrapper
+
+
+def _async_generator(
+    function: Callable[..., Any], enter: Enter, at_end: AtEnd | None = None, after: Beside | None = None
+) -> Callable[..., Any]:
     async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         opened = enter(args, kwargs)
         # off for this call: it is driven all the same, in whatever context its consumer has
         context = opened.leave() if opened is not None else None
+        passing: list[Any] = []
         try:
             body = function(*args, **kwargs)
-            step: Any = body.__anext__()
+            if after is None:
+                del args, kwargs
+            step: Any = first_step(body)
             while True:
                 running = step if context is None else _Steps(step.__await__(), context)
                 try:
-                    item = await running
+                    passing.append(await running)
                 except StopAsyncIteration:
                     break
                 finally:
                     if context is not None:
                         context = running.context
+                    step = running = None
                 try:
-                    sent = yield item
-                except GeneratorExit:
-                    closing = body.aclose()
-                    await (closing if context is None else _Steps(closing.__await__(), context))
-                    raise
+                    passing.append((yield passing.pop()))
+                    step = body.asend(passing.pop())
                 except BaseException as thrown:
                     step = body.athrow(thrown)
-                else:
-                    step = body.asend(sent)
         except BaseException as exception:
             if opened is not None:
                 close(opened, exception)
             raise
+        finally:
+            if after is not None:
+                after(args, kwargs)
         if opened is not None:
             close(opened)
 
     return wrapper
+
+
+def relayed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """An async generator function that passes on all there is to the async generator that `function` returns."""
+    return _async_generator(function, _enter_nothing)
+
+
+def first_step(body: Any) -> Any:
+    """The first `__anext__` of an async generator, which the event loop does not get to know.
+
+    The loop closes every one that it knows; this one is closed by the wrapper around it, and only by that.
+    """
+    hooks = sys.get_asyncgen_hooks()
+    sys.set_asyncgen_hooks(None, None)
+    try:
+        return body.__anext__()
+    finally:
+        sys.set_asyncgen_hooks(*hooks)
+
+
+_BY_RESULT: dict[type, Callable[..., Callable[..., Any]]] = {
+    types.CoroutineType: _coroutine,
+    types.GeneratorType: _generator,
+    types.AsyncGeneratorType: _async_generator,
+}
 
 
 class StartClock:
@@ -272,9 +468,8 @@ class StartClock:
 def wrap_clock(function: Callable[..., Any], clock: StartClock, binding: Binding) -> Callable[..., Any]:
     """`function`, noting when it was called."""
 
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def mark(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not binding.has_selectors or binding.selects(args, kwargs):
             clock.mark()
-        return function(*args, **kwargs)
 
-    return dress(wrapper, function)
+    return wrap_beside(function, before=mark)

@@ -1,88 +1,185 @@
 """The `each` join point: a span for every item that a loop pulls, from the item to the next pull.
 
-For loops that have no step function: the span is the loop's body.
+For loops that have no step function: the span is the loop's body. The target is what makes the iterator: a
+generator function, or a function or `__iter__` that returns one. An iterable that is no iterator (a list, a
+DataLoader) goes through as it is, since it may be used for more than one loop, and for more than loops: name
+its class's `__iter__` instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+import inspect
+import types
+from collections.abc import AsyncGenerator, Callable, Generator
+from typing import Any, ClassVar
 
-from autoinstr.patch.functions import Entering, dress
+from autoinstr.notices import say
+from autoinstr.patch.delegates import Delegate, stand_in
+from autoinstr.patch.functions import Entering, dress, first_step
 from autoinstr.spans.opening import Opened, close
+
+Enter = Callable[..., "Opened | None"]
 
 
 def wrap_each(function: Callable[..., Any], enter: Entering) -> Callable[..., Any]:
     """`function`, whose result opens a span for every item while it is iterated."""
+    if inspect.isgeneratorfunction(function):
+        return dress(_generator(function, enter), function)
+    if inspect.isasyncgenfunction(function):
+        return dress(_async_generator(function, enter), function)
+    if inspect.iscoroutinefunction(function):
+
+        async def awaits(*args: Any, **kwargs: Any) -> Any:
+            return _each(await function(*args, **kwargs), enter, args, kwargs, function)
+
+        return dress(awaits, function)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        result = function(*args, **kwargs)
-        if hasattr(type(result), "__anext__"):
-            return _AsyncEach(result, enter, args, kwargs)
-        if hasattr(type(result), "__next__"):
-            return _Each(result, enter, args, kwargs)
-        return result
+        return _each(function(*args, **kwargs), enter, args, kwargs, function)
 
     return dress(wrapper, function)
 
 
-class _Items:
-    """What both kinds share: everything but iterating goes through to the iterator."""
+def _each(result: Any, enter: Enter, args: tuple[Any, ...], kwargs: dict[str, Any], function: Any) -> Any:
+    kind = type(result)
 
-    def __init__(self, iterator: Any, enter: Entering, args: Any, kwargs: Any) -> None:
-        self._autoinstr_iterator = iterator
-        self._autoinstr_enter = enter
-        self._autoinstr_call = (args, kwargs)
-        self._autoinstr_opened: Opened | None = None
+    def enter_call(_args: Any, _kwargs: Any, depth: int, loose: bool) -> Opened | None:
+        return enter(args, kwargs, depth + 1, loose)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_autoinstr_iterator"], name)
+    if kind is types.GeneratorType:
+        return _named_as(_generator(lambda: result, enter_call)(), result)
+    if kind is types.AsyncGeneratorType:
+        return _named_as(_async_generator(lambda: result, enter_call)(), result)
+    if hasattr(kind, "__next__") or hasattr(kind, "__anext__"):
+        return stand_in(_Iterator, result, _Loop(enter_call))
+    if hasattr(kind, "__iter__") or hasattr(kind, "__aiter__"):
+        name = f"{function.__module__}:{getattr(function, '__qualname__', '')}"
+        say(f"each: {name} returns a {kind.__qualname__}, which is no iterator; name {kind.__qualname__}.__iter__")
+    return result
 
-    def _autoinstr_finish(self, exception: BaseException | None = None) -> None:
-        opened, self._autoinstr_opened = self._autoinstr_opened, None
+
+def _named_as(driven: Any, body: Any) -> Any:
+    driven.__name__, driven.__qualname__ = body.__name__, body.__qualname__
+    return driven
+
+
+def _thrown_into(exception: BaseException) -> BaseException | None:
+    """What ends an item's span when it comes in where the item went out: a loop that is left throws GeneratorExit."""
+    return None if isinstance(exception, GeneratorExit) else exception
+
+
+def _generator(function: Callable[..., Any], enter: Enter) -> Callable[..., Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        body = function(*args, **kwargs)
+        # driven by hand, and nothing that passes through left in a local: as in functions._generator
+        passing: list[Any] = [None]
+        go = getattr(body, "send", None) or _pull(iter(body))
+        while True:
+            try:
+                passing.append(go(passing.pop()))
+            except StopIteration as stop:
+                return stop.value
+            opened = enter(args, kwargs, 2, True)
+            try:
+                passing.append((yield passing.pop()))
+                go = getattr(body, "send", go)
+            except BaseException as thrown:
+                if opened is not None:
+                    close(opened, _thrown_into(thrown))
+                if not hasattr(body, "throw"):
+                    raise
+                passing.append(thrown)
+                go = body.throw
+            else:
+                if opened is not None:
+                    close(opened)
+
+    return wrapper
+
+
+def _pull(iterator: Any) -> Callable[[Any], Any]:
+    return lambda _: next(iterator)
+
+
+def _async_generator(function: Callable[..., Any], enter: Enter) -> Callable[..., Any]:
+    async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        body = function(*args, **kwargs)
+        passing: list[Any] = []
+        step = first_step(body)
+        while True:
+            try:
+                passing.append(await step)
+            except StopAsyncIteration:
+                return
+            finally:
+                step = None
+            opened = enter(args, kwargs, 2, True)
+            try:
+                passing.append((yield passing.pop()))
+            except BaseException as thrown:
+                if opened is not None:
+                    close(opened, _thrown_into(thrown))
+                step = body.athrow(thrown)
+            else:
+                if opened is not None:
+                    close(opened)
+                step = body.asend(passing.pop())
+
+    return wrapper
+
+
+class _Loop:
+    """One loop over an iterator: how an item's span is opened, and the one that is open."""
+
+    __slots__ = ("enter", "opened")
+
+    def __init__(self, enter: Enter) -> None:
+        self.enter = enter
+        self.opened: Opened | None = None
+
+    def finish(self) -> None:
+        opened, self.opened = self.opened, None
         if opened is not None:
-            close(opened, exception)
-
-    def _autoinstr_begin(self) -> None:
-        args, kwargs = self._autoinstr_call
-        self._autoinstr_opened = self._autoinstr_enter(args, kwargs, 3, loose=True)
+            close(opened)
 
 
-class _Each(_Items):
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        self._autoinstr_finish()
-        item = next(self._autoinstr_iterator)
-        self._autoinstr_begin()
-        return item
-
-    def close(self) -> None:
-        self._autoinstr_finish()
-        close_it = getattr(self._autoinstr_iterator, "close", None)
-        if close_it is not None:
-            close_it()
-
-    def __del__(self) -> None:
-        self._autoinstr_finish()  # the loop was left by break
+def _iter(self: Any) -> Any:
+    got = self._autoinstr_object.__iter__()
+    return self if got is self._autoinstr_object else got
 
 
-class _AsyncEach(_Items):
-    def __aiter__(self) -> AsyncIterator[Any]:
-        return self
+def _aiter(self: Any) -> Any:
+    got = self._autoinstr_object.__aiter__()
+    return self if got is self._autoinstr_object else got
 
-    async def __anext__(self) -> Any:
-        self._autoinstr_finish()
-        item = await self._autoinstr_iterator.__anext__()
-        self._autoinstr_begin()
-        return item
 
-    async def aclose(self) -> None:
-        self._autoinstr_finish()
-        close_it = getattr(self._autoinstr_iterator, "aclose", None)
-        if close_it is not None:
-            await close_it()
+def _next(self: Any) -> Any:
+    loop = self._autoinstr_state
+    loop.finish()
+    item = self._autoinstr_object.__next__()
+    loop.opened = loop.enter((), {}, 2, True)
+    return item
+
+
+async def _anext(self: Any) -> Any:
+    loop = self._autoinstr_state
+    loop.finish()
+    item = await self._autoinstr_object.__anext__()
+    loop.opened = loop.enter((), {}, 2, True)
+    return item
+
+
+class _Iterator(Delegate):
+    """Stands before an iterator that is no generator; everything but iterating goes through."""
+
+    __slots__ = ()
+
+    OPERATIONS: ClassVar[dict[str, Any]] = {
+        "__iter__": _iter,
+        "__aiter__": _aiter,
+        "__next__": _next,
+        "__anext__": _anext,
+    }
 
     def __del__(self) -> None:
-        self._autoinstr_finish()
+        self._autoinstr_state.finish()  # the loop was left by break

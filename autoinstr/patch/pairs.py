@@ -1,12 +1,13 @@
 """The `between` join point: one function begins the span, another ends it.
 
 Pairs are told apart by the instance that the two methods share, by the values of the selecting arguments and
-by what the map's `match` reads. A second begin ends the first; an end without a begin is nothing; what never
-ends is ended by the span that holds it.
+by what the map's `match` reads; an end prefers what was begun in its own thread and task. A second begin there
+ends the first; an end without a begin is nothing; what never ends is ended by the span that holds it.
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 from collections.abc import Callable
@@ -14,10 +15,10 @@ from typing import Any
 
 from autoinstr.maps.model import SpanEntry
 from autoinstr.maps.values import MISSING, ValuePath, argument_getter, parameters_of
-from autoinstr.notices import say
-from autoinstr.patch.binding import Binding
+from autoinstr.notices import describe, say
+from autoinstr.patch.binding import Binding, plain_label
 from autoinstr.patch.callers import calling_frame, is_inside
-from autoinstr.patch.functions import dress
+from autoinstr.patch.functions import wrap_beside
 from autoinstr.spans.opening import Opened, SpanPlan, close
 
 _OPEN_LIMIT = 10_000
@@ -35,12 +36,14 @@ class Pairing:
     ) -> None:
         self._plan = plan
         self._clock = clock
-        self._entry = entry
         self._by_instance = on_methods
-        self._once = entry.join.once
-        self._begun = False
+        self._begins = itertools.count() if entry.join.once else None
+        # No lock: a finalizer or a signal handler may begin or end a pair while this very thread does.
+        # Each step is one operation of a dict, and so whole.
         self._open: dict[tuple[Any, ...], Opened] = {}
-        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_no_pairing, ())  # see Entering.__reduce__
 
     def key(self, binding: Binding, match: list[Callable[[Any, Any], Any]], args: Any, kwargs: Any) -> tuple[Any, ...]:
         if match:
@@ -49,34 +52,54 @@ class Pairing:
         return own + tuple(_identity(v) for v in binding.selected_values(args, kwargs))
 
     def begin(self, key: tuple[Any, ...], attributes: dict[str, Any] | None) -> None:
-        with self._lock:
-            if self._once and self._begun:
-                return
-            self._begun = True
-            before = self._open.pop(key, None)
+        if self._begins is not None and next(self._begins):
+            return
+        key = (_flow(), *key)
+        before = self._open.pop(key, None)
         if before is not None:
             close(before, lost_end="begin")
         opened = self._plan.open(attributes, self._clock() if self._clock is not None else None, pair=True)
         if opened is None:
             return
-        with self._lock:
-            if len(self._open) >= _OPEN_LIMIT:
-                self._open = {k: o for k, o in self._open.items() if o.span is not None}
-            self._open[key] = opened
+        if len(self._open) >= _OPEN_LIMIT:
+            for other, lost in list(self._open.items()):
+                if lost.span is None:
+                    self._open.pop(other, None)
+        self._open[key] = opened
 
-    def end(self, key: tuple[Any, ...], exception: BaseException | None) -> None:
-        with self._lock:
-            opened = self._open.pop(key, None)
-        if opened is not None:
-            close(opened, exception)
+    def end(self, key: tuple[Any, ...], exception: BaseException | None = None) -> None:
+        opened = self._open.pop((_flow(), *key), None)
+        while opened is None:  # begun in another thread or task: the latest one
+            others = [other for other in list(self._open) if other[1:] == key]
+            if not others:
+                return
+            opened = self._open.pop(others[-1], None)
+        close(opened, exception)
 
     @property
     def has_open(self) -> bool:
         return bool(self._open)
 
 
+def _no_pairing() -> Pairing:
+    pairing = Pairing.__new__(Pairing)
+    pairing._open, pairing._by_instance = {}, False
+    pairing._begins = itertools.count(1)  # begun once already: it begins no more
+    return pairing
+
+
+def _flow() -> tuple[int, int]:
+    """What tells this thread, and this task of it, from others."""
+    asyncio: Any = sys.modules.get("asyncio")
+    task = None
+    if asyncio is not None and asyncio._get_running_loop() is not None:
+        task = asyncio.current_task()
+    return (threading.get_ident(), id(task))
+
+
 def _identity(value: Any) -> Any:
-    return value if isinstance(value, (str, int, float, bool, type(None))) else id(value)
+    value = plain_label(value)
+    return value if type(value) in (str, int, float, bool, type(None)) else id(value)
 
 
 def _matchers(entry: SpanEntry, function: Any) -> list[Callable[[Any, Any], Any]]:
@@ -96,9 +119,9 @@ def wrap_begin(
 ) -> Callable[..., Any]:
     """`function`, beginning the span just before it runs."""
     match = _matchers(entry, function)
-    inside = entry.inside
+    inside, name = entry.inside, entry.name
 
-    def begin(args: Any, kwargs: Any) -> None:
+    def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:
             if binding.has_selectors and not binding.selects(args, kwargs):
                 return
@@ -109,14 +132,12 @@ def wrap_begin(
                     return
             attributes = binding.at_start(args, kwargs, frame) if binding.has_start else None
             pairing.begin(pairing.key(binding, match, args, kwargs), attributes)
-        except Exception as error:
-            say(f"span {entry.name} left out: {type(error).__name__}: {error}", once=f"begin {entry.name}")
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            say(f"span {name} left out: {describe(error)}", once=f"begin {name}")
 
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        begin(args, kwargs)
-        return function(*args, **kwargs)
-
-    return dress(wrapper, function)
+    return wrap_beside(function, before=begin)
 
 
 def wrap_end(
@@ -124,29 +145,18 @@ def wrap_end(
 ) -> Callable[..., Any]:
     """`function`, ending the span when it has returned, or (`before`) just before it runs."""
     match = _matchers(entry, function)
+    name = entry.name
 
-    def end(args: Any, kwargs: Any, exception: BaseException | None = None) -> None:
+    def end(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not pairing.has_open:
             return
         try:
             if binding.has_selectors and not binding.selects(args, kwargs):
                 return
-            pairing.end(pairing.key(binding, match, args, kwargs), exception)
-        except Exception as error:
-            say(f"span {entry.name} was not ended: {type(error).__name__}: {error}", once=f"end {entry.name}")
+            pairing.end(pairing.key(binding, match, args, kwargs))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            say(f"span {name} was not ended: {describe(error)}", once=f"end {name}")
 
-    if before:
-
-        def ends_before(*args: Any, **kwargs: Any) -> Any:
-            end(args, kwargs)
-            return function(*args, **kwargs)
-
-        return dress(ends_before, function)
-
-    def ends_after(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return function(*args, **kwargs)
-        finally:
-            end(args, kwargs)
-
-    return dress(ends_after, function)
+    return wrap_beside(function, before=end) if before else wrap_beside(function, after=end)

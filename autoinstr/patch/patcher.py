@@ -1,60 +1,42 @@
 """From selected entries to installed patches.
 
-For each module: resolve every target that entries name in it, build the wrappers, and only then touch
-anything. An entry whose target is missing changes nothing and is said once; so does one that is refused.
+For each module that has been imported: find every target that entries name in it, build the wrappers, and only
+then touch anything. What that means for an entry with several targets:
+
+- A list names several places, and each stands alone: the one that is missing is said and left out, the others
+  are patched.
+- Of alternatives (`first_of`) the first that is there and can be patched is; within a module in the map's order,
+  among modules in the order of their import.
+- `between` needs both halves: where every begin or every end is missing or refused, the other half is not
+  touched, or is put back if it lies in a module that was patched earlier.
+- Without its `start_from` a span is still made; it starts when it is called.
+
+A module that is imported again or reloaded is patched again. A target that is reached by two names, or is
+patched twice for the same entry, carries one wrapper.
 """
 
 from __future__ import annotations
 
-import sys
 import threading
-import types
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from autoinstr.maps.groups import GroupTable, Selection
-from autoinstr.maps.model import Alternatives, SpanEntry, Target
-from autoinstr.notices import say
-from autoinstr.patch import blocks, functions, iterables, ledger, pairs, targets
+from autoinstr.maps.model import SpanEntry
+from autoinstr.notices import describe, say
+from autoinstr.patch import blocks, compiling, functions, iterables, ledger, pairs, targets
 from autoinstr.patch.binding import Binding
+from autoinstr.patch.claims import Claim, Shared, claims_of, misfit
 from autoinstr.patch.importing import when_imported
+from autoinstr.patch.stale import find_stale, give_back
 from autoinstr.spans.opening import SpanPlan, Tracers
 
 # who wraps whom on one attribute, innermost first: a span that ends when a loop is called must have ended
 # before the loop's own span begins
 _ORDER = {"block": 0, "function": 1, "each": 2, "start_from": 3, "begin": 4, "end": 5}
 
-
-@dataclass
-class _Claim:
-    """One role of one entry on one target."""
-
-    entry: SpanEntry
-    role: str
-    target: Target
-    group: _Group
-    record: ledger.Record
-    shared: _Shared
-
-
-@dataclass
-class _Group:
-    """Alternatives of which one is enough."""
-
-    alternatives: Alternatives
-    satisfied: bool = False
-    tried: int = 0
-    reasons: list[str] = field(default_factory=list)
-
-
-@dataclass
-class _Shared:
-    """What the claims of one entry share: its plan, its open pairs, the clock of its earlier join point."""
-
-    plan: SpanPlan
-    pairing: pairs.Pairing | None = None
-    clock: functions.StartClock | None = None
+_Built = tuple[targets.Found, Any, list[Claim]]
+"""An attribute, what is to stand there, and for whom."""
 
 
 class Patcher:
@@ -73,9 +55,19 @@ class Patcher:
         self._selection = selection
         self._tracers = tracers
         self._capture_content = capture_content
-        self._claims: dict[str, list[_Claim]] = {}
+        self._claims: dict[str, list[Claim]] = {}
+        self._entries: set[tuple[str, Any]] = set()
+        self._cancel: list[Callable[[], None]] = []
+        # Guards the lists, and is never held while code of the user's runs: finding a target in a lazy module
+        # imports, and the thread that holds that import may be waiting to patch its own module.
         self._lock = threading.RLock()
-        self._say = on_missing or say
+        self._say_each = on_missing or say
+        self._said: set[str] = set()
+
+    def _say(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self._say_each(text)
 
     # -- entries --------------------------------------------------------------------------------------
 
@@ -84,30 +76,36 @@ class Patcher:
         self._table, self._selection = table, selection
 
     def add(self, entries: Iterable[SpanEntry]) -> None:
-        """Take up entries: selected ones wait for their modules; the others leave no trace."""
-        new_modules: list[str] = []
+        """Take up entries: selected ones wait for their modules; the others leave no trace.
+
+        An entry that was added before is passed over.
+        """
         entries = list(entries)
         movable = {a: b for e in entries if e.scope for a, b in e.scope.groups}
-        for entry in entries:
-            selected = self._selection.selects(entry.name, entry.group)
-            moved = movable.get(entry.group)
-            if not selected and not (moved is not None and self._selection.selects_group(moved)):
-                continue
-            if not _fits_installed_version(entry):
-                continue
-            shared = _Shared(self._plan(entry, selected))
-            for role, alternatives in _roles(entry):
-                group = _Group(alternatives)
-                for target in alternatives.targets:
-                    record = ledger.Record(entry.name, str(target), target.place)
-                    self.ledger.records.append(record)
-                    if target.module not in self._claims:
-                        new_modules.append(target.module)
-                    self._claims.setdefault(target.module, []).append(
-                        _Claim(entry, role, target, group, record, shared)
-                    )
-        for module in dict.fromkeys(new_modules):
-            when_imported(module, self.patch_module)
+        new_modules: dict[str, None] = {}
+        with self._lock:
+            for entry in entries:
+                selected = self._selection.selects(entry.name, entry.group)
+                moved = movable.get(entry.group)
+                if not selected and not (moved is not None and self._selection.selects_group(moved)):
+                    continue
+                if (entry.name, entry.place) in self._entries:
+                    continue
+                self._entries.add((entry.name, entry.place))
+                why_not = misfit(entry)
+                for claim in claims_of(Shared(entry, self._plan(entry, selected))):
+                    self.ledger.records.append(claim.record)
+                    if why_not is not None:
+                        claim.settle(ledger.MISSING, why_not)
+                        continue
+                    self._claims.setdefault(claim.target.module, []).append(claim)
+                    new_modules[claim.target.module] = None
+        if not self._cancel:
+            self._cancel.append(compiling.know_torch())
+        for module in new_modules:
+            cancel = when_imported(module, lambda loaded, name=module: self.patch_module(loaded, name))  # type: ignore[misc]
+            with self._lock:
+                self._cancel.append(cancel)
 
     def _plan(self, entry: SpanEntry, selected: bool) -> SpanPlan:
         group = self._table.groups[entry.group]
@@ -126,98 +124,195 @@ class Patcher:
 
     # -- modules --------------------------------------------------------------------------------------
 
-    def patch_module(self, module: types.ModuleType) -> None:
-        """Carry out every claim on `module`: resolve all, then apply all."""
-        name = module.__name__
-        with self._lock:
-            # a module that replaced itself in sys.modules may go by another name
-            claims = [c for c in self._claims.get(name, []) if c.record.state == ledger.PENDING] or [
-                c
-                for key, waiting in self._claims.items()
-                if sys.modules.get(key) is module
-                for c in waiting
-                if c.record.state == ledger.PENDING
-            ]
-            found = self._resolve(module, claims)
-            self._drop_halves(found)
-            by_place: dict[tuple[int, str], list[tuple[_Claim, targets.Found]]] = {}
-            for claim, place in found:
-                by_place.setdefault((id(place.owner), place.name), []).append((claim, place))
-            for group in by_place.values():
-                self._install(module, group)
-            _report_stale(module, self.ledger.installed)
+    def patch_module(self, module: Any, name: str | None = None) -> None:
+        """Carry out every claim on `module`, which stands in `sys.modules` under `name` (its own name).
 
-    def _resolve(self, module: types.ModuleType, claims: list[_Claim]) -> list[tuple[_Claim, targets.Found]]:
-        found = []
+        Called again, it patches what has come anew, and leaves alone what is patched already.
+        """
+        name = name or module.__name__
+        with self._lock:
+            claims = list(self._claims.get(name, ()))
+            before = len(self.ledger.installed)
+            for claim in claims:
+                claim.settle(ledger.PENDING)
+                claim.shared.plan.off = False
+        # a target that is refused makes room for its alternative, so there may be a next round
+        while found := self._find(module, name, claims):
+            built = self._build(name, found)
+            for place, new, those in built:
+                self._install(place, new, those)
+            # only now: an override may have been a target of its own
+            for place, _, those in built:
+                following = [c for c in those if c.entry.subclasses and c.state == ledger.APPLIED]
+                if following and isinstance(place.owner, type):
+                    self._follow_subclasses(place, following)
+        self._conclude(claims)
+        for reference in find_stale(module, self.ledger.installed[before:]) if claims else ():
+            self._say(f"{reference} was taken from {name} before it was patched: calls through it have no span")
+
+    def patch_class(self, cls: type) -> None:
+        """Carry out the claims on methods of `cls` and its bases, found by the classes' own modules and names.
+
+        For a class that no module of this process holds, and one whose namespace holds copies of its bases' methods:
+        what Ray hands to a worker is both.
+        """
+        found: list[tuple[Claim, targets.Found]] = []
+        taken: set[int] = set()
+        mro = [base for base in cls.__mro__ if base is not object]
+        for base in mro:
+            with self._lock:
+                claims = list(self._claims.get(base.__module__, ()))
+            for claim in claims:
+                owner, _, name = claim.target.qualname.rpartition(".")
+                if owner == base.__qualname__ and id(claim.group) not in taken and hasattr(base, name):
+                    taken.add(id(claim.group))
+                    found.append((claim, targets.find_in_class(base, name)))
+        there = {id(claim) for claim, _ in found}
+        for claim, place in list(found):
+            others = claim.shared.with_role({"begin": "end", "end": "begin"}.get(claim.role, ""))
+            if others and not any(id(c) in there or c.state == ledger.APPLIED for c in others):
+                found.remove((claim, place))
+        for claim, _ in found:
+            if claim.state != ledger.APPLIED:
+                claim.settle(ledger.PENDING)
+            claim.shared.plan.off = False
+        self._install_all(found)
+        # what stands in the bases now is what a copy is compared with
+        self._install_all([(c, copy) for c, place in found for copy in _copies(mro, place, c.entry.subclasses)])
+
+    def _install_all(self, found: list[tuple[Claim, targets.Found]]) -> None:
+        """Install on places in classes, each in the name of its class's module."""
+        for module in dict.fromkeys(place.owner.__module__ for _, place in found):
+            for place, new, claims in self._build(module, [f for f in found if f[1].owner.__module__ == module]):
+                self._install(place, new, claims)
+
+    def _find(self, module: Any, name: str, claims: list[Claim]) -> list[tuple[Claim, targets.Found]]:
+        found: list[tuple[Claim, targets.Found]] = []
+        taken: set[int] = set()
         for claim in claims:
-            group = claim.group
-            group.tried += 1
-            if group.satisfied:
-                claim.record.state, claim.record.why = ledger.MISSING, "an alternative is there"
+            if not claim.fits() or id(claim.group) in taken:
                 continue
             try:
-                place = targets.find(module, claim.target.qualname)
+                place = targets.find(module, claim.target.qualname, name)
+            except targets.TargetElsewhere as elsewhere:
+                taken.add(id(claim.group))
+                claim.settle(ledger.PENDING, str(elsewhere))
             except targets.TargetMissing as missing:
-                claim.record.state, claim.record.why = ledger.MISSING, str(missing)
-                group.reasons.append(str(missing))
-                if group.tried == len(group.alternatives.targets) and not claim.entry.optional:
-                    self._say(f"{claim.target.place}: {claim.entry.name}: {'; '.join(group.reasons)}; it is left out")
-                continue
-            group.satisfied = True
-            found.append((claim, place))
+                claim.settle(ledger.MISSING, str(missing))
+            else:
+                taken.add(id(claim.group))
+                found.append((claim, place))
+        for claim, place in list(found):
+            half = _missing_half(claim)
+            if half is not None:
+                claim.settle(ledger.REFUSED, half)
+                found.remove((claim, place))
         return found
 
-    def _drop_halves(self, found: list[tuple[_Claim, targets.Found]]) -> None:
-        """A begin whose end is missing in the same module would never end: neither is patched."""
-        for claim, place in list(found):
-            if claim.role != "begin":
-                continue
-            ends = [c for c in self._claims_of(claim.entry) if c.role == "end"]
-            if ends and all(c.record.state == ledger.MISSING and not c.group.satisfied for c in ends):
-                claim.record.state, claim.record.why = ledger.REFUSED, "its end is missing"
-                found.remove((claim, place))
+    def _conclude(self, claims: list[Claim]) -> None:
+        """Say what is left out, and put back halves of a pair whose other half has turned out to be missing."""
+        for claim in claims:
+            group = claim.group
+            if claim.state == ledger.PENDING and any(c.state == ledger.APPLIED for c in group):
+                claim.settle(ledger.MISSING, "an alternative is there")
+            reasons = [c.record.why for c in group if c.state == ledger.MISSING]
+            if reasons and not claim.entry.optional and all(c.state in _FAILED for c in group):
+                consequence = "it starts when it is called" if claim.role == "start_from" else "it is left out"
+                place = group[-1].target.place
+                self._say(f"{place}: {claim.entry.name}: {'; '.join(reasons)}; {consequence}")
+        for shared in {id(c.shared): c.shared for c in claims}.values():
+            for claim in shared.claims:
+                if claim.state == ledger.APPLIED and (half := _missing_half(claim)) is not None:
+                    self._put_back(claim, half)
 
-    def _claims_of(self, entry: SpanEntry) -> list[_Claim]:
-        return [c for claims in self._claims.values() for c in claims if c.entry is entry]
+    def _put_back(self, claim: Claim, why: str) -> None:
+        claim.shared.plan.off = True
+        claim.settle(ledger.REFUSED, why)
+        self._take_off([claim])
+
+    def _take_off(self, claims: list[Claim]) -> None:
+        """Put back the attributes that are patched for `claims` and nobody else."""
+        ids = {id(claim.record) for claim in claims}
+        with self._lock:
+            theirs = [i for i in self.ledger.installed if ids.issuperset(map(id, i.records))]
+            self.ledger.installed[:] = [i for i in self.ledger.installed if i not in theirs]
+        for installed in reversed(theirs):
+            installed.undo()
 
     # -- one attribute --------------------------------------------------------------------------------
 
-    def _install(self, module: types.ModuleType, group: list[tuple[_Claim, targets.Found]]) -> None:
-        """Replace one attribute, for all the claims on it at once."""
-        group.sort(key=lambda pair: _ORDER[pair[0].role])
-        claims = [claim for claim, _ in group]
-        place = group[0][1]
+    def _build(self, module: str, found: list[tuple[Claim, targets.Found]]) -> list[_Built]:
+        """The wrappers, one per attribute for all the claims on it. Nothing is touched yet."""
+        by_place: dict[tuple[int, str], tuple[targets.Found, list[Claim]]] = {}
+        defined_here = {(id(place.raw), id(claim.shared)) for claim, place in found if not place.inherited}
+        for claim, place in found:
+            carried = ledger.carries(targets.underlying(place.raw), claim.shared.plan)
+            if carried or (place.inherited and (id(place.raw), id(claim.shared)) in defined_here):
+                claim.settle(ledger.APPLIED)
+                continue
+            by_place.setdefault(place.key, (place, []))[1].append(claim)
+        built: list[_Built] = []
+        for place, claims in by_place.values():
+            claims.sort(key=lambda claim: _ORDER[claim.role])
+            try:
+                if claims[0].role == "block" and isinstance(place.raw, type):
+                    built += self._class_block(module, claims, place)
+                else:
+                    built.append((place, self._replacement(place, claims, module), claims))
+            except Exception as error:
+                self._refuse(claims, error)
+        return built
+
+    def _replacement(self, place: targets.Found, claims: list[Claim], module: str) -> Any:
+        return targets.rebuilt(place, lambda function: self._wrapped(function, claims, module))
+
+    def _class_block(self, module: str, claims: list[Claim], place: targets.Found) -> list[_Built]:
+        cls = place.raw
+        replacements = blocks.wrap_class_methods(cls, lambda method: self._chooser(method, module, claims))
+        if not replacements:
+            raise targets.TargetRefused("the class is no context manager")
+        return [(targets.find_in_class(cls, name), new, claims) for name, new in replacements.items()]
+
+    def _install(self, place: targets.Found, new: Any, claims: list[Claim]) -> None:
+        if any(claim.state == ledger.REFUSED for claim in claims):  # of its `__enter__`, say, and this is `__exit__`
+            return
         try:
-            if claims[0].role == "block" and isinstance(place.raw, type):
-                self._install_class_block(module, claims, place)
-                return
-            new = targets.rebuilt(place.raw, lambda function: self._wrapped(function, claims, module.__name__))
-            if new is not place.raw:  # a callable instance is changed in place
-                place.replace(new)
+            place.replace(new)
         except Exception as error:
-            why = str(error) if isinstance(error, targets.TargetRefused) else f"{type(error).__name__}: {error}"
-            for claim in claims:
-                claim.record.state, claim.record.why = ledger.REFUSED, why
-                self._say(f"{claim.target.place}: {claim.entry.name}: {claim.target} is left alone: {why}")
+            place.restore(new)
+            self._refuse(claims, error)
+            self._take_off(claims)
             return
         self._note(place, new, claims)
-        for claim in claims:
-            if claim.entry.subclasses and isinstance(place.owner, type):
-                self._follow_subclasses(module, place, [claim])
 
-    def _note(self, place: targets.Found, new: Any, claims: list[_Claim]) -> None:
+    def _refuse(self, claims: list[Claim], error: Exception) -> None:
+        why = str(error) if isinstance(error, targets.TargetRefused) else describe(error)
         for claim in claims:
-            claim.record.state, claim.record.why = ledger.APPLIED, ""
-        self.ledger.installed.append(
-            ledger.Installed(place, new, [c.shared.plan for c in claims], [c.record for c in claims])
+            claim.settle(ledger.REFUSED, why)
+            self._say(f"{claim.target.place}: {claim.entry.name}: {claim.target} is left alone: {why}")
+
+    def _note(self, place: targets.Found, new: Any, claims: list[Claim]) -> None:
+        installed = ledger.Installed(
+            place,
+            new,
+            [claim.shared.plan for claim in claims],
+            [claim.record for claim in claims],
+            targets.underlying(new),
         )
+        with self._lock:
+            undone = any(claim.state == ledger.UNDONE for claim in claims)
+            if not undone:
+                for claim in claims:
+                    claim.settle(ledger.APPLIED)
+                self.ledger.installed.append(installed)
+        if undone:  # by another thread, while this one was patching
+            installed.undo()
 
-    def _wrapped(self, function: Any, claims: list[_Claim], module: str) -> Any:
+    def _wrapped(self, function: Any, claims: list[Claim], module: str) -> Any:
         current = function
         block_claims = [c for c in claims if c.role == "block"]
         if block_claims:
-            chooser = self._chooser(current, module, block_claims)
-            current = blocks.wrap_factory(current, chooser)
+            current = blocks.wrap_factory(current, self._chooser(current, module, block_claims))
         for claim in claims:
             entry, shared = claim.entry, claim.shared
             if claim.role == "block":
@@ -231,25 +326,17 @@ class Patcher:
                 enter = functions.Entering(shared.plan, binding, entry.inside, module, None)
                 current = iterables.wrap_each(current, enter)
             elif claim.role == "start_from":
-                if shared.clock is None:
-                    shared.clock = functions.StartClock()
+                assert shared.clock is not None
                 current = functions.wrap_clock(current, shared.clock, binding)
             elif claim.role == "begin":
-                shared.pairing = shared.pairing or self._pairing(claim)
+                assert shared.pairing is not None
                 current = pairs.wrap_begin(current, shared.pairing, binding, entry, module)
             else:
-                shared.pairing = shared.pairing or self._pairing(claim)
+                assert shared.pairing is not None
                 current = pairs.wrap_end(current, shared.pairing, binding, entry, before=entry.join.until)
         return current
 
-    def _pairing(self, claim: _Claim) -> pairs.Pairing:
-        owners = {target.qualname.rpartition(".")[0] for target in claim.entry.targets()}
-        modules = {target.module for target in claim.entry.targets()}
-        one_class = len(owners) == 1 and owners != {""} and len(modules) == 1
-        clock = claim.shared.clock.read if claim.shared.clock is not None else None
-        return pairs.Pairing(claim.shared.plan, claim.entry, on_methods=one_class, clock=clock)
-
-    def _chooser(self, factory: Any, module: str, claims: list[_Claim]) -> blocks.BlockChooser:
+    def _chooser(self, factory: Any, module: str, claims: list[Claim]) -> blocks.BlockChooser:
         return blocks.BlockChooser(
             factory,
             module,
@@ -264,110 +351,106 @@ class Patcher:
             ],
         )
 
-    def _install_class_block(self, module: types.ModuleType, claims: list[_Claim], place: targets.Found) -> None:
-        cls = place.raw
-        replacements = blocks.wrap_class_methods(cls, lambda method: self._chooser(method, module.__name__, claims))
-        if not replacements:
-            raise targets.TargetRefused("the class is no context manager")
-        for name, new in replacements.items():
-            where = targets.find_in_class(cls, name)
-            where.replace(new)
-            self._note(where, new, claims)
-
     # -- subclasses -----------------------------------------------------------------------------------
 
-    def _follow_subclasses(self, module: types.ModuleType, place: targets.Found, claims: list[_Claim]) -> None:
+    def _follow_subclasses(self, place: targets.Found, claims: list[Claim]) -> None:
         """Patch the overrides of `place` too: those there are, and those that classes defined later bring."""
 
         def patch_override(cls: type) -> None:
             raw = vars(cls).get(place.name)
-            if raw is None or functions.is_ours(targets.underlying(raw)):
+            if raw is None or claims[0].state == ledger.UNDONE:
+                return
+            function = targets.underlying(raw)
+            wanting = [c for c in claims if not ledger.carries(function, c.shared.plan)]
+            if not wanting:
+                self._note_copy(cls, place.name, raw, ledger.installed_as(function))
                 return
             override = targets.Found(cls, place.name, raw, inherited=False)
+            new: Any = None
             try:
-                new = targets.rebuilt(raw, lambda function: self._wrapped(function, claims, cls.__module__))
+                new = self._replacement(override, wanting, cls.__module__)
                 override.replace(new)
             except Exception as error:
-                say(f"{cls.__module__}.{cls.__qualname__}.{place.name} is left alone: {error}")
+                override.restore(new)
+                why = str(error) if isinstance(error, targets.TargetRefused) else describe(error)
+                self._say(f"{cls.__module__}.{cls.__qualname__}.{place.name} is left alone: {why}")
                 return
-            self._note(override, new, claims)
+            self._note(override, new, wanting)
+
+        def on_subclass(cls: type) -> None:
+            try:
+                patch_override(cls)
+            except Exception as error:  # the class statement is the user's
+                say(f"{place.name} of a subclass could not be patched: {describe(error)}", once=f"below {id(place)}")
 
         def descend(cls: type) -> None:
             below: type
             for below in type.__subclasses__(cls):
-                patch_override(below)
+                on_subclass(below)
                 descend(below)
 
+        hook, new = targets.wrap_init_subclass(place.owner, on_subclass)
+        hook.replace(new)
+        self._note(hook, new, claims)
         descend(place.owner)
-        hook = targets.wrap_init_subclass(place.owner, patch_override)
-        self._note(hook[0], hook[1], claims)
+
+    def _note_copy(self, cls: type, name: str, wrapper: Any, installed: ledger.Installed | None) -> None:
+        """A class body has taken a wrapper from another class (`run = Base.run`): undo gives it the original."""
+        with self._lock:
+            if installed is None or installed.found.owner is cls or installed not in self.ledger.installed:
+                return
+            copy = targets.Found(cls, name, installed.found.raw, inherited=False)
+            self.ledger.installed.append(ledger.Installed(copy, wrapper, installed.plans, installed.records))
 
     # -- undo -----------------------------------------------------------------------------------------
 
     def undo(self) -> None:
         """Put every original back; a patch that somebody else has wrapped stays, switched off."""
         with self._lock:
-            for installed in reversed(self.ledger.installed):
-                for plan in installed.plans:
-                    plan.off = True
-                if not targets.undo_instance(installed.found.raw):
-                    installed.found.restore(installed.new)
-                for record in installed.records:
-                    record.state = ledger.UNDONE
-            self.ledger.installed.clear()
+            installed, cancel = self.ledger.installed[::-1], self._cancel
+            for records in self.ledger.records:
+                records.state = ledger.UNDONE
             self._claims.clear()
+            self._entries.clear()
+            self.ledger.installed.clear()
+            self._cancel = []
+        for stop in cancel:
+            stop()
+        for one in installed:
+            for plan in one.plans:
+                plan.off = True
+        restored: list[ledger.Installed] = []
+        for one in installed:
+            try:
+                if one.undo():
+                    restored.append(one)
+            except Exception as error:
+                say(f"{one.found.name} could not be put back, and is switched off: {describe(error)}")
+        try:
+            give_back(restored)
+        except Exception as error:
+            say(f"a name of a patched function could not be put back, and is switched off: {describe(error)}")
 
 
-def _roles(entry: SpanEntry) -> list[tuple[str, Alternatives]]:
-    join = entry.join
-    roles: list[tuple[str, Alternatives]] = []
-    if entry.start_from is not None:
-        roles.append(("start_from", Alternatives((entry.start_from,))))
-    first = "begin" if join.kind == "between" else join.kind
-    roles += [(first, a) for a in join.targets]
-    roles += [("end", a) for a in join.ends]
-    return roles
-
-
-def _fits_installed_version(entry: SpanEntry) -> bool:
-    """Whether the installed distribution is one that `versions` names; where it can't be told, yes."""
-    if entry.versions is None:
-        return True
-    from importlib import metadata
-
-    from packaging.requirements import InvalidRequirement, Requirement
-
-    try:
-        requirement = Requirement(entry.versions)
-        return requirement.specifier.contains(metadata.version(requirement.name), prereleases=True)
-    except InvalidRequirement:
-        say(f"{entry.place}: versions: {entry.versions!r} is no requirement such as 'trl>=0.17'; it is ignored")
-    except metadata.PackageNotFoundError:
-        pass
-    return True
-
-
-def _report_stale(module: types.ModuleType, installed: list[ledger.Installed]) -> None:
-    """Say which modules of the same package took a function by name before it was patched."""
-    originals = {
-        id(i.found.raw): i for i in installed if i.found.owner is module and isinstance(i.found.raw, types.FunctionType)
-    }
-    if not originals:
-        return
-    package = module.__name__.partition(".")[0]
-    for name, other in list(sys.modules.items()):
-        if other is module or not isinstance(other, types.ModuleType):
+def _copies(mro: list[type], place: targets.Found, overrides: bool) -> Iterator[targets.Found]:
+    """Where classes above `place` in the order of resolution hold a copy of it, or an override if these count too."""
+    above = mro[: mro.index(place.owner)]
+    nearest = True
+    for cls in reversed(above):
+        if place.name not in vars(cls):
             continue
-        if name.partition(".")[0] != package and name != "__main__":
-            continue
-        for key, value in list(vars(other).items()):
-            patch = originals.get(id(value))
-            # the module that defines a function holds it by right
-            if patch is not None and value is patch.found.raw and name != value.__module__:
-                reference = f"{name}.{key}"
-                if reference not in patch.stale:
-                    patch.stale.append(reference)
-                    say(
-                        f"{reference} was taken from {module.__name__} before it was patched: "
-                        f"calls through it have no span"
-                    )
+        if overrides or (nearest and "__ray_actor_class__" in vars(cls)):
+            yield targets.find_in_class(cls, place.name)
+        nearest = False
+
+
+_FAILED = (ledger.MISSING, ledger.REFUSED)
+
+
+def _missing_half(claim: Claim) -> str | None:
+    """Why one half of a pair is no use: all of the other are missing or refused. None where it is of use."""
+    other = {"begin": "end", "end": "begin"}.get(claim.role)
+    if other is None:
+        return None
+    halves = claim.shared.with_role(other)
+    return f"its {other} is missing" if all(c.state in _FAILED for c in halves) else None

@@ -11,18 +11,17 @@ when the span that holds it ends.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from opentelemetry import context as context_api
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Span, SpanContext, Status, StatusCode, Tracer, propagation
+from opentelemetry.trace import Span, Status, StatusCode, Tracer, propagation
 
 from autoinstr import __version__
 from autoinstr.maps.model import Scope
-from autoinstr.notices import say
+from autoinstr.notices import describe, say
 from autoinstr.spans import quick
 
 SCOPE_NAME = "autoinstr"
@@ -34,6 +33,7 @@ LOST_END_ATTRIBUTE = "autoinstr.lost_end"
 _SPAN_KEY: Any = getattr(propagation, "_SPAN_KEY", None)
 _put: Callable[[Any, Any, Any], None] = dict.__setitem__  # a Context is closed to all others once it is attached
 _SCOPE_KEY = context_api.create_key("autoinstr-scope")
+_THREADS_KEY = context_api.create_key("autoinstr-threads")
 _OPENED_KEY = context_api.create_key("autoinstr-opened")
 
 _runtime = getattr(context_api, "_RUNTIME_CONTEXT", None)
@@ -58,6 +58,11 @@ def detach(token: Any) -> bool:
     return True
 
 
+def carries_into_threads(context: Context) -> bool:
+    """Whether a thread that is started in this context takes it along."""
+    return _THREADS_KEY in context
+
+
 class ActiveScope:
     """The scopes that hold in a context, merged: the innermost bucket, and every group that counts as another."""
 
@@ -71,6 +76,17 @@ class ActiveScope:
         if outer is None:
             return self
         return ActiveScope(self.bucket or outer.bucket, {**outer.groups, **self.groups})
+
+
+def scope_of(context: Context) -> ActiveScope | None:
+    """The scopes that hold in a context."""
+    scope = context.get(_SCOPE_KEY)
+    return scope if isinstance(scope, ActiveScope) else None
+
+
+def within_scope(context: Context, scope: ActiveScope) -> Context:
+    """`context` with the scopes of another process, for what is done here on its behalf."""
+    return context_api.set_value(_SCOPE_KEY, scope, context)
 
 
 class Tracers:
@@ -91,7 +107,7 @@ class Tracers:
 class Opened:
     """A span that is open: what to restore, and under which opened span it lies."""
 
-    __slots__ = ("context", "holds_loose", "loose", "outer", "pair", "previous", "span", "token")
+    __slots__ = ("context", "holds_loose", "loose", "outer", "pair", "previous", "seen", "span", "stranded", "token")
 
     def __init__(self, span: Span, context: Context, previous: Context, outer: Opened | None) -> None:
         self.span: Span | None = span
@@ -102,6 +118,10 @@ class Opened:
         self.loose = False
         self.pair = False
         self.holds_loose = False
+        self.stranded = False
+        """Ended out of order or elsewhere: its context may still be current, and is not to be built on."""
+        self.seen: tuple[Any, ...] | None = None
+        """Mark of the exception that a span directly inside has recorded and let pass."""
 
     def leave(self) -> Context:
         """Make current again what was so before the span, which stays open. Returns the span's context."""
@@ -110,11 +130,11 @@ class Opened:
 
 
 _loose: dict[int, Opened] = {}
-"""Spans whose end is not sure to come (blocks entered by hand, begin/end pairs), by id of their `Opened`."""
-_loose_lock = threading.Lock()
+"""Spans whose end is not sure to come (blocks entered by hand, begin/end pairs), by id of their `Opened`.
 
-_recorded: dict[int, tuple[Any, ...]] = {}
-"""Span id of a parent → mark of the exception that a span directly inside it has recorded and let pass."""
+No lock guards it: a finalizer or a signal handler may end a span while this very thread ends another. Each
+step is one operation of a dict, and so whole.
+"""
 
 
 class SpanPlan:
@@ -138,6 +158,7 @@ class SpanPlan:
         "scope",
         "selected",
         "selects",
+        "threads",
     )
 
     def __init__(
@@ -152,6 +173,7 @@ class SpanPlan:
         selects: Callable[[str], bool] = lambda group: True,
         selected: bool = True,
         once_per_instance: bool = False,
+        threads: bool = False,
     ) -> None:
         self.name = name
         self.group = group
@@ -161,6 +183,7 @@ class SpanPlan:
         self.selects = selects
         self.selected = selected
         self.off = False
+        self.threads = threads
         # an override that calls its base's method is one call, and gets one span
         self.once_per_instance = context_api.create_key(f"autoinstr-{name}") if once_per_instance else None
         self.base_attributes = {BUCKET_ATTRIBUTE: bucket} if bucket is not None else {}
@@ -191,6 +214,11 @@ class SpanPlan:
             return None
         try:
             previous = get_current()
+            outer: Any = previous.get(_OPENED_KEY)
+            if outer is not None and outer.stranded:
+                while outer is not None and outer.stranded:
+                    previous, outer = outer.previous, outer.outer
+                attach(previous)
             if self.once_per_instance is not None and previous.get(self.once_per_instance) == id(instance):
                 return None
             tracer = self._tracer or self._first()
@@ -215,7 +243,7 @@ class SpanPlan:
             if span is None:
                 span = tracer.start_span(self.name, previous, attributes=base, start_time=start_ns)
             context = Context(previous)
-            opened = Opened(span, context, previous, previous.get(_OPENED_KEY))  # type: ignore[arg-type]
+            opened = Opened(span, context, previous, outer)
             if _SPAN_KEY is not None:
                 _put(context, _SPAN_KEY, span)
             else:
@@ -223,6 +251,8 @@ class SpanPlan:
             _put(context, _OPENED_KEY, opened)
             if self.scope is not None:
                 _put(context, _SCOPE_KEY, self.scope.within(scope))
+            if self.threads:
+                _put(context, _THREADS_KEY, True)
             if self.once_per_instance is not None:
                 _put(context, self.once_per_instance, id(instance))
             opened.token = attach(context)
@@ -232,14 +262,10 @@ class SpanPlan:
                 while above is not None and not above.holds_loose:
                     above.holds_loose = True
                     above = above.outer
-                with _loose_lock:
-                    _loose[id(opened)] = opened
+                _loose[id(opened)] = opened
             return opened
         except Exception as error:
-            say(
-                f"span {self.name} could not be opened: {type(error).__name__}: {error}",
-                once=f"open {self.name}",
-            )
+            say(f"span {self.name} could not be opened: {describe(error)}", once=f"open {self.name}")
             return None
 
 
@@ -256,29 +282,44 @@ def close(
     opened.span = None
     try:
         if opened.loose:
-            with _loose_lock:
-                _loose.pop(id(opened), None)
+            _loose.pop(id(opened), None)
         if opened.holds_loose and not opened.pair:
             _end_lost(opened)
         _restore(opened)
+        opened.token = None  # it keeps what was current before, and so on without end
         if attributes:
             span.set_attributes(attributes)
         if lost_end is not None:
             span.set_attribute(LOST_END_ATTRIBUTE, lost_end)
-        if exception is not None or _recorded:
-            _record(span, exception)
+        if exception is not None:
+            _record(opened, span, exception)
         span.end()
     except Exception as error:
-        say(f"a span could not be ended: {type(error).__name__}: {error}", once="close")
+        say(f"a span could not be ended: {describe(error)}", once="close")
 
 
 def leave_at_exit() -> None:
     """End what is still open because its end never came, at the process's normal exit."""
     while _loose:
-        with _loose_lock:
-            opened = _loose.popitem()[1] if _loose else None
-        if opened is not None:
-            close(opened, lost_end="exit")
+        try:
+            _, opened = _loose.popitem()
+        except KeyError:  # another thread took the last one
+            return
+        close(opened, lost_end="exit")
+
+
+def innermost(stack: list[Opened]) -> Opened | None:
+    """Take from `stack` the span that ends now: the innermost one of this thread and task, else the latest."""
+    try:
+        above: Any = get_current().get(_OPENED_KEY) if len(stack) > 1 else None
+        while above is not None and above not in stack:
+            above = above.outer
+        if above is None:
+            return stack.pop()
+        stack.remove(above)
+        return above  # type: ignore[no-any-return]
+    except (IndexError, ValueError):  # nothing is open, or another thread took that one
+        return None
 
 
 def _end_lost(outer: Opened) -> None:
@@ -286,8 +327,7 @@ def _end_lost(outer: Opened) -> None:
 
     A thread or task that was started inside `outer` may outlive it, and its spans with it.
     """
-    with _loose_lock:
-        inside = [other for other in _loose.values() if _lies_in(other, outer)]
+    inside = [other for other in list(_loose.values()) if _lies_in(other, outer)]
     for other in reversed(inside):
         current = get_current()
         if detach(other.token):  # only possible in the thread's or task's context that it was begun in
@@ -306,42 +346,49 @@ def _lies_in(inner: Opened, outer: Opened) -> bool:
 
 def _restore(opened: Opened) -> None:
     """Make the context before `opened` current, unless something newer is current and still open."""
+    context, above = opened.context, opened.outer
+    moved = False
+    while above is not None and above.stranded:
+        # it has ended meanwhile; cut out, or spans that overlap without end would keep each other forever
+        opened.previous, opened.outer = above.previous, above.outer
+        above, moved = above.outer, True
     current = get_current()
-    if current is opened.context:
-        if not detach(opened.token):
+    if current is context:
+        left = detach(opened.token)
+        opened.stranded = opened.loose and not left  # still current where it was opened, in another thread or task
+        if moved or not left:
             attach(opened.previous)
-        current, above = opened.previous, opened.outer
-    else:
-        newer = current.get(_OPENED_KEY)
-        above = newer if isinstance(newer, Opened) else None
-    if above is None or above.span is not None:
         return
-    # what would be current now ended out of order: go up to what is still open
-    while above is not None and above.span is None:
-        current, above = above.previous, above.outer
-    attach(current)
+    newer: Any = current.get(_OPENED_KEY)
+    while newer is not None and newer.stranded:
+        current, newer, moved = newer.previous, newer.outer, True
+    if newer is opened and not opened.pair:
+        attach(opened.previous)
+        return
+    opened.stranded = opened.loose
+    if newer is opened and current is context:
+        attach(opened.previous)
+    elif moved:
+        attach(current)
 
 
-def _record(span: Span, exception: BaseException | None) -> None:
-    span_context = span.get_span_context()
-    seen = _recorded.pop(span_context.span_id, None) if _recorded else None
-    if exception is None or not span.is_recording():
+def _record(opened: Opened, span: Span, exception: BaseException) -> None:
+    if not span.is_recording():
         return
     mark = _mark(exception)
     try:
-        if seen is None or seen != mark:
+        if opened.seen != mark:
             span.record_exception(exception)
-        if not isinstance(exception, GeneratorExit) and not (
-            isinstance(exception, SystemExit) and exception.code in (None, 0)
-        ):
-            span.set_status(Status(StatusCode.ERROR, _describe(exception)))
-    except Exception:  # an exception's own __str__ may raise
-        span.set_status(Status(StatusCode.ERROR, type(exception).__name__))
-    parent = getattr(span, "parent", None)
-    if isinstance(parent, SpanContext) and not parent.is_remote:
-        if len(_recorded) > 4096:  # parents that end nowhere near us never take their mark back
-            _recorded.clear()
-        _recorded[parent.span_id] = mark
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # an exception's own __str__ may raise anything
+        span.add_event("exception", {"exception.type": type(exception).__qualname__})
+    if not isinstance(exception, GeneratorExit) and not (
+        isinstance(exception, SystemExit) and exception.code in (None, 0)
+    ):
+        span.set_status(Status(StatusCode.ERROR, describe(exception)))
+    if opened.outer is not None:
+        opened.outer.seen = mark
 
 
 def _mark(exception: BaseException) -> tuple[Any, ...]:
@@ -355,8 +402,3 @@ def _mark(exception: BaseException) -> tuple[Any, ...]:
     if innermost is None:
         return (id(exception), type(exception))
     return (id(exception), type(exception), innermost.tb_frame.f_code, innermost.tb_lasti)
-
-
-def _describe(exception: BaseException) -> str:
-    text = str(exception)
-    return f"{type(exception).__name__}: {text}" if text else type(exception).__name__

@@ -39,6 +39,7 @@ OURS = {
     "autoinstr.patch.blocks",
     "autoinstr.patch.callers",
     "autoinstr.patch.claims",
+    "autoinstr.patch.compiling",
     "autoinstr.patch.delegates",
     "autoinstr.patch.functions",
     "autoinstr.patch.importing",
