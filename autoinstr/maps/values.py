@@ -296,6 +296,7 @@ _SECRET = re.compile(
     r"(?:^|[^a-z0-9])(?:prompts?|completions?|texts?|tokens?|passwords?|secrets?|api_?keys?|authorization)(?:$|[^a-z0-9])"
 )
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_INT64: Final = 2**63
 REDACTED: Final = "[redacted]"
 
 
@@ -305,6 +306,11 @@ def is_sensitive(key: str) -> bool:
     return _SECRET.search(words) is not None or "api key" in words
 
 
+def _sendable(text: str) -> str:
+    """`text` without lone surrogates, which no exporter can encode."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
 def to_attribute(value: Any, redact: bool = False) -> Any:
     """`value` as an OpenTelemetry attribute, or `MISSING` when it is none.
 
@@ -312,10 +318,12 @@ def to_attribute(value: Any, redact: bool = False) -> Any:
     `redact`, strings are replaced. Tensors, objects, bytes, mappings and None are none.
     """
     kind = type(value)
-    if kind is int or kind is float or kind is bool:
+    if kind is float or kind is bool:
         return value
+    if kind is int:
+        return value if -_INT64 <= value < _INT64 else MISSING  # OTLP has 64 bits
     if kind is str:
-        return REDACTED if redact else value[:MAX_TEXT]
+        return REDACTED if redact else _sendable(value[:MAX_TEXT])
     plain = _plain(value)  # enum members and numpy floats
     if plain is not MISSING:
         return to_attribute(plain, redact)

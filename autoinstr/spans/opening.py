@@ -287,6 +287,7 @@ def close(
             _end_lost(opened)
         _restore(opened)
         opened.token = None  # it keeps what was current before, and so on without end
+        opened.context = opened.previous  # its own context holds it: a cycle for the collector
         if attributes:
             span.set_attributes(attributes)
         if lost_end is not None:

@@ -207,3 +207,11 @@ def test_env_is_the_processs_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_RANK", "3")
     path = parse("env.MY_RANK | int")
     assert path.walk(os.environ.get(path.name or "", MISSING)) == 3
+
+
+def test_what_no_exporter_can_send_is_left_out_or_mended() -> None:
+    assert values.to_attribute(2**63 - 1) == 2**63 - 1
+    assert values.to_attribute(-(2**63)) == -(2**63)
+    assert values.to_attribute(2**63) is MISSING
+    assert values.to_attribute("a\ud800b") == "a?b"
+    assert values.to_attribute("grün") == "grün"
