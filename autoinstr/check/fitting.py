@@ -105,7 +105,7 @@ class _RowCheck:
     def row(self) -> Row:
         entry, row = self._entry, self._row
         begins = self._sides(entry.join.targets)
-        ends = self._sides(entry.join.ends)
+        ends = self._sides((*entry.join.ends, *entry.join.untils))
         if entry.start_from is not None:
             self._sides((Alternatives((entry.start_from,)),))
         there = bool(begins) and (bool(ends) or entry.join.kind != "between")

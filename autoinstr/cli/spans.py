@@ -114,7 +114,8 @@ def _detail(span: ActiveSpan, spec: str) -> str:
     ]
     first = "begin" if join.kind == "between" else join.kind
     lines += [(first, _alternatives(one)) for one in join.targets]
-    lines += [("until" if join.until else "end", _alternatives(one)) for one in join.ends]
+    lines += [("end", _alternatives(one)) for one in join.ends]
+    lines += [("until", _alternatives(one)) for one in join.untils]
     if join.match:
         lines.append(("match", ", ".join(path.text for path in join.match)))
     lines += [("inside", module) for module in entry.inside]
@@ -177,7 +178,7 @@ def _plain(span: ActiveSpan) -> dict[str, Any]:
         "join": join.kind,
         "targets": [_plain_targets(one) for one in join.targets],
         "ends": [_plain_targets(one) for one in join.ends],
-        "until": join.until,
+        "untils": [_plain_targets(one) for one in join.untils],
         "once": join.once,
         "match": [path.text for path in join.match or ()],
         "inside": list(entry.inside),

@@ -56,7 +56,7 @@ JOIN_KINDS: Final = ("function", "block", "between", "each")
 BETWEEN_KEYS: Final = (
     Key("begin", "targets", "The span begins when this is called."),
     Key("end", "targets", "The span ends when this returns."),
-    Key("until", "targets", "The span ends when this is called (in place of `end`)."),
+    Key("until", "targets", "The span ends when this is called."),
     Key("match", "paths", "What tells one open pair from another, read from args or self at both ends."),
     Key("once", "boolean", "Only the first begin of the process counts. Default: false."),
 )

@@ -457,18 +457,14 @@ class _Reader:
         found = self.all_fields(node, keys.BETWEEN_KEYS, what)
         if "begin" not in found:
             raise self.wrong(node.place, "between needs 'begin'")
-        if ("end" in found) == ("until" in found):
-            said = "has both" if "end" in found else "has none"
-            raise self.wrong(
-                node.place, f"between needs one of 'end' (when it returns) and 'until' (when it is called) ({said})"
-            )
-        until = "until" in found
+        if "end" not in found and "until" not in found:
+            raise self.wrong(node.place, "between needs 'end' (when it returns), 'until' (when it is called), or both")
         match: tuple[values.ValuePath, ...] | None = found.get("match")
         for path in match or ():
             if path.root not in ("args", "self"):
                 raise self.wrong(node.place, f"match reads args or self, not {path.root!r}")
         return JoinPoint(
-            what, found["begin"], found["until" if until else "end"], until, match, found.get("once", False)
+            what, found["begin"], found.get("end", ()), found.get("until", ()), match, found.get("once", False)
         )
 
     def targets(self, node: Node, what: str) -> tuple[Alternatives, ...]:

@@ -105,14 +105,14 @@ class Alternatives:
 class JoinPoint:
     """Where a span is: `kind` is function, block, between or each.
 
-    `targets` are all patched; for `between`, `targets` begin the span and `ends` end it:
-    when they return, or (`until`) when they are called.
+    `targets` are all patched; for `between`, `targets` begin the span; `ends` end it when
+    they return, `untils` when they are called.
     """
 
     kind: str
     targets: tuple[Alternatives, ...]
     ends: tuple[Alternatives, ...] = ()
-    until: bool = False
+    untils: tuple[Alternatives, ...] = ()
     match: tuple[ValuePath, ...] | None = None
     once: bool = False
 
@@ -149,7 +149,7 @@ class SpanEntry:
 
     def targets(self) -> tuple[Target, ...]:
         """Every target that this entry names."""
-        return tuple(t for a in (*self.join.targets, *self.join.ends) for t in a.targets)
+        return tuple(t for a in (*self.join.targets, *self.join.ends, *self.join.untils) for t in a.targets)
 
 
 @dataclass(frozen=True)

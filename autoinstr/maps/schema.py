@@ -49,7 +49,7 @@ def _definitions(table: GroupTable) -> Schema:
         "attributes": {"type": "object", "additionalProperties": _ref("paths")},
         "between": {
             **_object(keys.BETWEEN_KEYS, required=["begin"]),
-            "oneOf": [{"required": ["end"]}, {"required": ["until"]}],
+            "anyOf": [{"required": ["end"]}, {"required": ["until"]}],
         },
         "boolean": {"type": "boolean"},
         "bucket": {"anyOf": [_word(bucket, _BUCKETS_IN_WORDS[bucket]) for bucket in BUCKETS]},

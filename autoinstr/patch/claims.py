@@ -56,8 +56,8 @@ class Shared:
             clock = self.clock.read if self.clock is not None else None
             self.pairing = pairs.Pairing(self.plan, entry, on_methods=one_class, clock=clock)
 
-    def with_role(self, role: str) -> list[Claim]:
-        return [claim for claim in self.claims if claim.role == role]
+    def with_role(self, *roles: str) -> list[Claim]:
+        return [claim for claim in self.claims if claim.role in roles]
 
 
 def claims_of(shared: Shared) -> Iterator[Claim]:
@@ -79,6 +79,8 @@ def _roles(entry: SpanEntry) -> Iterator[tuple[str, Alternatives]]:
         yield ("begin" if join.kind == "between" else join.kind), alternatives
     for alternatives in join.ends:
         yield "end", alternatives
+    for alternatives in join.untils:
+        yield "until", alternatives
 
 
 def misfit(entry: SpanEntry) -> str | None:

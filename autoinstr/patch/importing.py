@@ -2,7 +2,8 @@
 
 wrapt's post-import hooks report a module's first import. They fire once, so a module that is imported again
 (it was taken out of `sys.modules`) or reloaded is reported by a finder of ours, which exists while there are
-hooks. Nothing here holds a lock while the user's code runs, and no exception of ours reaches an import.
+hooks; so is the first import under wrapt 1.14, whose hooks are called under a lock. Nothing here holds a lock
+while the user's code runs, and no exception of ours reaches an import.
 """
 
 from __future__ import annotations
@@ -99,21 +100,25 @@ class _Hook:
         _reloads.discard(self)
 
     def __call__(self, loaded: Any) -> None:
+        if self._act is not None and type(loaded) is _LAZY_MODULE:
+            # nothing ran yet, and a look at the module would run it
+            spec = object.__getattribute__(loaded, "__spec__")
+            spec.loader = _FollowedLoader(spec.loader, [self.run])
+        else:
+            self.run(loaded)
+
+    def run(self, loaded: Any) -> None:
         act = self._act
         if act is None:
             return
         try:
             _reloads.add(self)
-            if type(loaded) is _LAZY_MODULE:  # nothing ran yet, and a look at the module would run it
-                spec = object.__getattribute__(loaded, "__spec__")
-                spec.loader = _FollowedLoader(spec.loader, [self])
-                return
             act(sys.modules.get(self.name, loaded))
         except Exception as error:
             say(f"{self.name} could not be patched: {describe(error)}")
 
 
-_WRAPT_CALLS_UNLOCKED = tuple(map(int, wrapt.__version__.split(".")[:2])) >= (1, 15)
+_WRAPT_CALLS_UNLOCKED = tuple(map(int, vars(wrapt)["__version__"].split(".")[:2])) >= (1, 15)
 """wrapt 1.14 holds a lock of its own while it calls hooks, which can stop two importing threads for good."""
 
 _LAZY_MODULE: type = importlib.util._LazyModule  # type: ignore[attr-defined]
@@ -122,7 +127,7 @@ _LAZY_MODULE: type = importlib.util._LazyModule  # type: ignore[attr-defined]
 class _FollowedLoader:
     """A loader that calls hooks when it has run a module. For one load: the module is given the true one back."""
 
-    def __init__(self, loader: Any, hooks: Sequence[_Hook]) -> None:
+    def __init__(self, loader: Any, hooks: Sequence[Act]) -> None:
         self._loader = loader
         self._hooks = hooks
 
@@ -141,8 +146,6 @@ class _FollowedLoader:
 
 def _give_back_loader(module: Any) -> None:
     """Put the true loader where ours stands."""
-    if type(module) is _LAZY_MODULE:
-        return
     spec: Any = getattr(module, "__spec__", None)
     for owner, attribute in ((module, "__loader__"), (spec, "loader")):
         loader: Any = getattr(owner, attribute, None)

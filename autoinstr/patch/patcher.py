@@ -33,7 +33,7 @@ from autoinstr.spans.opening import SpanPlan, Tracers
 
 # who wraps whom on one attribute, innermost first: a span that ends when a loop is called must have ended
 # before the loop's own span begins
-_ORDER = {"block": 0, "function": 1, "each": 2, "start_from": 3, "begin": 4, "end": 5}
+_ORDER = {"block": 0, "function": 1, "each": 2, "start_from": 3, "begin": 4, "end": 5, "until": 6}
 
 _Built = tuple[targets.Found, Any, list[Claim]]
 """An attribute, what is to stand there, and for whom."""
@@ -169,7 +169,7 @@ class Patcher:
                     found.append((claim, targets.find_in_class(base, name)))
         there = {id(claim) for claim, _ in found}
         for claim, place in list(found):
-            others = claim.shared.with_role({"begin": "end", "end": "begin"}.get(claim.role, ""))
+            others = claim.shared.with_role(*_OTHER_HALF.get(claim.role, ()))
             if others and not any(id(c) in there or c.state == ledger.APPLIED for c in others):
                 found.remove((claim, place))
         for claim, _ in found:
@@ -333,7 +333,7 @@ class Patcher:
                 current = pairs.wrap_begin(current, shared.pairing, binding, entry, module)
             else:
                 assert shared.pairing is not None
-                current = pairs.wrap_end(current, shared.pairing, binding, entry, before=entry.join.until)
+                current = pairs.wrap_end(current, shared.pairing, binding, entry, before=claim.role == "until")
         return current
 
     def _chooser(self, factory: Any, module: str, claims: list[Claim]) -> blocks.BlockChooser:
@@ -444,13 +444,14 @@ def _copies(mro: list[type], place: targets.Found, overrides: bool) -> Iterator[
         nearest = False
 
 
+_OTHER_HALF = {"begin": ("end", "until"), "end": ("begin",), "until": ("begin",)}
 _FAILED = (ledger.MISSING, ledger.REFUSED)
 
 
 def _missing_half(claim: Claim) -> str | None:
     """Why one half of a pair is no use: all of the other are missing or refused. None where it is of use."""
-    other = {"begin": "end", "end": "begin"}.get(claim.role)
+    other = _OTHER_HALF.get(claim.role)
     if other is None:
         return None
-    halves = claim.shared.with_role(other)
-    return f"its {other} is missing" if all(c.state in _FAILED for c in halves) else None
+    halves = claim.shared.with_role(*other)
+    return f"its {other[0]} is missing" if all(c.state in _FAILED for c in halves) else None

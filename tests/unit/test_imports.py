@@ -155,6 +155,7 @@ def test_importlibs_own_lazy_module_stays_lazy(write: Write) -> None:
         spec.loader.exec_module(work)
         assert not sys._toy_ran  # type: ignore[attr-defined]
         work.f()
+        assert type(work.__spec__.loader) is type(work.__loader__) is importlib.machinery.SourceFileLoader
     assert spans.tree() == "toy.f"
 
 

@@ -197,11 +197,7 @@ SPANS = {
     "no begin": ("{group: step, between: {end: 'a:c'}}", "4:29: between needs 'begin'"),
     "no end": (
         "{group: step, between: {begin: 'a:c'}}",
-        "4:29: between needs one of 'end' (when it returns) and 'until' (when it is called) (has none)",
-    ),
-    "end and until": (
-        "{group: step, between: {begin: 'a:c', end: 'a:d', until: 'a:e'}}",
-        "4:29: between needs one of 'end' (when it returns) and 'until' (when it is called) (has both)",
+        "4:29: between needs 'end' (when it returns), 'until' (when it is called), or both",
     ),
     "between key": (
         "{group: step, between: {begin: 'a:c', ends: 'a:d'}}",
@@ -462,7 +458,8 @@ spans:
     (selector,) = block.targets()[0].selectors
     assert (selector.argument, selector.values) == ("label", ("a", "b*", "c, d", 3, True))
     assert block.inside == ("p.loops",)
-    assert pair.join.until
+    assert pair.join.untils
+    assert not pair.join.ends
     assert pair.join.once
     assert [p.text for p in pair.join.match or ()] == ["self.x", "args.k"]
     assert pair.inside == ()

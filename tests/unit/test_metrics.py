@@ -825,7 +825,7 @@ def test_our_own_health(tmp_path: Path) -> None:
     journal.path.write_text("x" * 100)
     spans = health.SpanCounts()
     guard = types.SimpleNamespace(lost=2, dropped=1)
-    health.observe(provider.get_meter("test"), ledger, spans, [guard], journal)
+    health.observe(provider.get_meter("test"), lambda: ledger, spans, [guard], journal)
     tracers = TracerProvider(shutdown_on_exit=False)
     tracers.add_span_processor(spans)
     tracers.get_tracer("theirs").start_span("x").end()

@@ -106,6 +106,15 @@ def test_until_ends_before_and_end_ends_after(make: Make) -> None:
         assert spans.tree() == expected
 
 
+def test_end_and_until_beside_each_other_end_at_whichever_comes_first(make: Make) -> None:
+    module = make("def begin(): pass\ndef inner(): pass\ndef setup(): inner()\ndef train(): inner()\n")
+    both = "it: {group: step, between: {begin: '{m}:begin', end: '{m}:setup', until: '{m}:train'}}"
+    with _recording(module, both, "inner: {group: job, function: '{m}:inner'}") as spans:
+        module.begin(), module.setup(), module.train()
+        module.begin(), module.train(), module.setup()
+    assert spans.tree() == "it\n  inner\ninner\nit\ninner\ninner"
+
+
 def test_once_begins_once(module: Any) -> None:
     with _recording(module, STEP.replace("end: '{m}:end'", "end: '{m}:end', once: true")) as spans:
         for n in range(3):

@@ -139,7 +139,6 @@ def test_wrong_for_both(span: dict[str, Any]) -> None:
         {},
         {"begin": "a:b"},
         {"end": "a:b"},
-        {"begin": "a:b", "end": "a:c", "until": "a:d"},
         {"begin": "a:b", "ends": "a:c"},
     ],
 )
