@@ -10,12 +10,15 @@ from opentelemetry.instrumentation.distro import BaseDistro  # type: ignore[attr
 from opentelemetry.sdk._configuration import _OTelSDKConfigurator
 
 from autoinstr import resource
+from autoinstr.metrics import switch
 from autoinstr.notices import say
 from autoinstr.settings import Settings
 from autoinstr.spans.ids import RunIdGenerator
 
 QUEUE_SIZE = 32_768
 """Spans that may wait for the exporter: a burst of a large rollout, where the SDK's default is 2,048."""
+SEND_EVERY_MILLISECONDS = 1_000
+"""How long a span may wait, where the SDK's default is 5 s: what a killed process has not sent is lost with it."""
 
 
 class AutoinstrDistro(BaseDistro):  # type: ignore[misc,unused-ignore]
@@ -27,7 +30,9 @@ class AutoinstrDistro(BaseDistro):  # type: ignore[misc,unused-ignore]
             return
         if any(os.environ.get(f"OTEL_EXPORTER_OTLP_{signal}ENDPOINT") for signal in ("", "TRACES_")):
             os.environ.setdefault(OTEL_TRACES_EXPORTER, "otlp")
+        switch.set_default_exporter()
         os.environ.setdefault("OTEL_BSP_MAX_QUEUE_SIZE", str(QUEUE_SIZE))
+        os.environ.setdefault("OTEL_BSP_SCHEDULE_DELAY", str(SEND_EVERY_MILLISECONDS))
 
 
 class AutoinstrConfigurator(_OTelSDKConfigurator):

@@ -2,18 +2,23 @@
 
 The SDK's exporters retry for many seconds when a collector is down, at exit too, log each try, and the gRPC
 one draws its waiting times from the global `random`, which training may have seeded. The guard says once that
-the collector can't be reached, counts what was lost, and bounds the end of the process.
+the collector can't be reached, counts what was lost, and bounds the end of the process. The SDK's queue drops
+silently when it is full: the guard counts that too, and a forked child gets connections of its own.
 """
 
 from __future__ import annotations
 
+import atexit
+import copy
 import logging
+import os
 import random
 import socket
 import sys
 import threading
+import time
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -40,51 +45,143 @@ class GuardedExporter(SpanExporter):
 
     def __init__(self, exporter: SpanExporter) -> None:
         self.warn_of_loss = False
-        self._exporter = exporter
-        self._endpoint = str(getattr(exporter, "_endpoint", "") or type(exporter).__name__)
-        self._closing = False
-        self._down = False
+        self.endpoint = str(getattr(exporter, "_endpoint", "") or type(exporter).__name__)
+        self.on_delivery: Callable[[str, Sequence[int], bool], None] | None = None
+        """Told of each batch: the endpoint, the ids of its spans, and whether the exporter took them."""
         self.lost = 0
         """Spans that the exporter did not take."""
+        self.dropped = 0
+        """Spans that never came to the exporter: its queue was full."""
+        self.waiting: Callable[[], int] = lambda: 1
+        """How many spans are in the queue in front; unless somebody knows, there may be some."""
+        self._exporter = exporter
+        self._exporting = False
+        self._counting = threading.RLock()
+        self._closing = False
+        self._down = False
+        self._inherited = False
         quieten(_EXPORTER_LOGGERS)
+        os.register_at_fork(after_in_child=self._in_child)
+
+    def _in_child(self) -> None:
+        self.lost = self.dropped = 0
+        self._counting = threading.RLock()
+        self._closing = self._down = self._exporting = False
+        self._inherited = True
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         if self._closing and self._down:
-            self.lost += len(spans)
+            self._account(spans, taken=False)
             return SpanExportResult.FAILURE
+        if self._inherited:
+            self._inherited = False
+            renew_connections(self._exporter)
+        self._exporting = True
         try:
             result = self._exporter.export(spans)
         except Exception as error:
             result = SpanExportResult.FAILURE
-            say(f"spans could not be sent to {self._endpoint}: {type(error).__name__}: {error}", once="export")
-        if result is not SpanExportResult.SUCCESS:
-            self.lost += len(spans)
-            self._down = True
-            say(f"spans could not be sent to {self._endpoint}; training goes on", once="export")
-        else:
-            self._down = False
+            say(f"spans could not be sent to {self.endpoint}: {type(error).__name__}: {error}", once="export")
+        finally:
+            self._exporting = False
+        taken = result is SpanExportResult.SUCCESS
+        self._down = not taken
+        if not taken:
+            say(f"spans could not be sent to {self.endpoint}; training goes on", once="export")
+        self._account(spans, taken)
         return result
+
+    def _account(self, spans: Sequence[ReadableSpan], taken: bool) -> None:
+        if not taken:
+            self.lost += len(spans)
+        if self.on_delivery is not None:
+            self.on_delivery(self.endpoint, [span.context.span_id for span in spans if span.context], taken)
+
+    def count_dropped(self, count: int, queue_size: int) -> None:
+        """The processor in front has dropped the oldest spans of its queue."""
+        with self._counting:
+            self.dropped += count
+        keeps = "" if self.warn_of_loss else "; the journal keeps them"
+        say(
+            f"spans end faster than {self.endpoint} takes them: the queue of {queue_size} is full and the oldest are "
+            f"dropped{keeps} (OTEL_BSP_MAX_QUEUE_SIZE)",
+            once="queue full",
+        )
 
     def see_who_is_there(self) -> None:
         """The process ends: where nobody answers, there are no more tries."""
+        if self._closing:
+            return
         self._closing = True
-        if _answers(self._endpoint):
+        if not (self.waiting() or self._exporting) or _answers(self.endpoint):
             return
         self._down = True
         say(
-            f"spans could not be sent to {self._endpoint}: nobody answers there; training goes on",
+            f"spans could not be sent to {self.endpoint}: nobody answers there; training goes on",
             once="export",
         )
-        self._exporter.shutdown()  # also ends a retry that is waiting right now
+        if not self._inherited:
+            self._exporter.shutdown()  # also ends a retry that is waiting right now
 
     def shutdown(self) -> None:
-        if not (self._closing and self._down):
+        # what came through a fork and was never used is the parent's to close
+        if not (self._inherited or (self._closing and self._down)):
             self._exporter.shutdown()
-        if self.lost and self.warn_of_loss:
-            say(f"{self.lost} spans were not sent to {self._endpoint}; AUTOINSTR_JOURNAL=on keeps them on disk")
+        self.say_what_was_lost()
+
+    def say_what_was_lost(self) -> None:
+        """One line with the counts, when there is something to count and no journal that has it."""
+        lost = self.lost + self.dropped
+        if not lost or not self.warn_of_loss:
+            return
+        dropped = f" ({self.dropped} of them dropped by the full queue)" if self.dropped else ""
+        say(
+            f"{lost} spans were not sent to {self.endpoint}{dropped}; AUTOINSTR_JOURNAL=on keeps them on disk",
+            once="lost",
+        )
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:
         return self._exporter.force_flush(timeout_millis)
+
+
+class _CountedDrops:
+    """Stands before a batch processor's own metrics, which are off by default, and hears of what its queue drops."""
+
+    def __init__(self, metrics: Any, guarded: GuardedExporter, queue_size: int) -> None:
+        self._metrics = metrics
+        self._guarded = guarded
+        self._queue_size = queue_size
+
+    def drop_items(self, count: int, *why: Any) -> None:
+        if not why:  # with a reason, it is another one than the full queue
+            self._guarded.count_dropped(count, self._queue_size)
+        self._metrics.drop_items(count, *why)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._metrics, name)
+
+
+_abandoned: list[Any] = []
+"""Connections of the parent that a forked child must neither use nor close: they stay referred to."""
+
+
+def renew_connections(exporter: Any) -> None:
+    """Give an OTLP exporter that came through a fork connections of its own. Never raises.
+
+    Two processes that write to one HTTP connection garble each other's requests.
+    """
+    try:
+        if hasattr(exporter, "_initialize_channel_and_stub"):
+            _abandoned.append((getattr(exporter, "_channel", None), getattr(exporter, "_client", None)))
+            exporter._initialize_channel_and_stub()
+        client = getattr(exporter, "_client", None)
+        for holder in (exporter, getattr(client, "_transport", None)):
+            session = getattr(holder, "_session", None)
+            if session is not None:
+                _abandoned.append(session)
+                holder._session = copy.deepcopy(session)  # type: ignore[union-attr]
+    except Exception as error:
+        say(f"an exporter could not be renewed after a fork: {type(error).__name__}: {error}", once="renew")
 
 
 def _answers(endpoint: str) -> bool:
@@ -97,8 +194,12 @@ def _answers(endpoint: str) -> bool:
     if not parts.hostname or port is None:
         return True
     try:
-        with socket.create_connection((parts.hostname, port), timeout=_PROBE_SECONDS):
+        # bytes: a text would be encoded as IDNA, whose import here might meet one that a signal has interrupted
+        host: Any = parts.hostname.encode("ascii")
+        with socket.create_connection((host, port), timeout=_PROBE_SECONDS):
             return True
+    except UnicodeError:
+        return True
     except OSError:
         return False
 
@@ -132,11 +233,18 @@ def leave_random_alone() -> None:
 
 
 def finish(provider: Any, guards: Sequence[GuardedExporter]) -> None:
-    """Flush and shut `provider` down, in at most `EXIT_SECONDS`."""
-    for exporter in guards:
-        exporter.see_who_is_there()
-    # in a thread of its own: neither the SDK's processors nor its exporters promise a bound
-    ending = threading.Thread(target=provider.shutdown, name="autoinstr-shutdown", daemon=True)
+    """Flush and shut down `provider`, and the SDK's meter and logger providers, in at most `EXIT_SECONDS`.
+
+    The work is done in threads: neither the SDK's processors nor its exporters promise a bound, and a signal's
+    handler interrupts the main thread wherever it is, in the middle of an import for one. Called again while that
+    goes on, this waits for it.
+    """
+    # what the thread does not finish must not be begun again, unbounded, by the SDK's own exit handlers
+    for ends in (provider, *_other_providers()):
+        for name in ("_atexit_handler", "_at_exit_handler"):
+            if (handler := getattr(ends, name, None)) is not None:
+                atexit.unregister(handler)
+    ending = threading.Thread(target=_end_all, args=(provider, guards), name="autoinstr-shutdown", daemon=True)
     try:
         ending.start()
     except RuntimeError:  # the interpreter is too far gone for a new thread
@@ -144,6 +252,59 @@ def finish(provider: Any, guards: Sequence[GuardedExporter]) -> None:
     ending.join(EXIT_SECONDS)
     if ending.is_alive():
         say(f"the exporter is too slow: the run ends after {EXIT_SECONDS:g} s without sending all spans")
+    for exporter in guards:
+        exporter.say_what_was_lost()
+
+
+_ended: set[int] = set()
+_end_lock = threading.Lock()
+
+
+def _reset_in_child() -> None:
+    global _end_lock
+    _end_lock = threading.Lock()
+    _ended.clear()
+
+
+os.register_at_fork(after_in_child=_reset_in_child)
+
+
+def _end_all(provider: Any, guards: Sequence[GuardedExporter]) -> None:
+    with _end_lock:
+        if id(provider) in _ended:
+            return
+        _ended.add(id(provider))
+        others = [threading.Thread(target=_shut_down, args=(ends,), daemon=True) for ends in _other_providers()]
+        for exporter in guards:
+            exporter.see_who_is_there()
+        for thread in others:
+            thread.start()
+        _shut_down(provider)
+        for thread in others:
+            thread.join()
+
+
+def _shut_down(provider: Any) -> None:
+    try:
+        provider.shutdown()
+    except Exception:  # it is the process's end, and the exporter has said what it had to say
+        pass
+
+
+def _other_providers() -> list[Any]:
+    """The SDK's providers of metrics and logs, where they were set up; their exporters need the same bound."""
+    found = []
+    for module, getter in (
+        ("opentelemetry.sdk.metrics", "opentelemetry.metrics"),
+        ("opentelemetry.sdk._logs", "opentelemetry._logs"),
+    ):
+        if module not in sys.modules or getter not in sys.modules:
+            continue
+        get = getattr(sys.modules[getter], "get_meter_provider", None) or sys.modules[getter].get_logger_provider
+        provider = get()
+        if hasattr(provider, "shutdown"):
+            found.append(provider)
+    return found
 
 
 def guard(provider: Any) -> list[GuardedExporter]:
@@ -156,5 +317,10 @@ def guard(provider: Any) -> list[GuardedExporter]:
         if batch is not None and isinstance(exporter, SpanExporter) and not isinstance(exporter, GuardedExporter):
             guarded = GuardedExporter(exporter)
             batch._exporter = guarded
+            queue = getattr(batch, "_queue", None)
+            if queue is not None:
+                guarded.waiting = queue.__len__
+            if hasattr(batch, "_metrics"):
+                batch._metrics = _CountedDrops(batch._metrics, guarded, getattr(batch, "_max_queue_size", 0))
             guards.append(guarded)
     return guards

@@ -5,22 +5,26 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Collection
-from typing import Any, NoReturn
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from opentelemetry import trace
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
-from autoinstr import exporting, ranks, sitecustomize_chain
-from autoinstr.maps import catalog, groups
-from autoinstr.maps.model import Mistake
+from autoinstr import sitecustomize_chain
 from autoinstr.notices import say
-from autoinstr.patch.importing import PackageWatch
-from autoinstr.patch.patcher import Patcher
-from autoinstr.resource import adopt_service_name
 from autoinstr.settings import Settings
-from autoinstr.spans.ids import RunIdGenerator
-from autoinstr.spans.opening import Tracers, leave_at_exit
+
+if TYPE_CHECKING:  # a process that has nothing to patch should not notice us: the rest is imported when it is needed
+    from autoinstr.activation import Activation
+    from autoinstr.bridges import processes
+    from autoinstr.bridges.ray import RayBridge
+    from autoinstr.exporting import GuardedExporter
+    from autoinstr.maps.catalog import Catalog
+    from autoinstr.maps.model import Mistake
+    from autoinstr.patch.importing import PackageWatch
+    from autoinstr.patch.patcher import Patcher
+    from autoinstr.termination import Termination
 
 USAGE_EXIT = 2
 """The exit status of a process that AUTOINSTR_STRICT stops."""
@@ -29,8 +33,18 @@ USAGE_EXIT = 2
 class AutoinstrInstrumentor(BaseInstrumentor):  # type: ignore[misc,unused-ignore]
     """Patches what the active maps name. Undone by `uninstrument()`."""
 
-    patcher: Patcher | None = None
+    _activation: Activation | None = None
     _watch: PackageWatch | None = None
+    _ray: RayBridge | None = None
+    _forget_ray: Callable[[], None] | None = None
+    _processes: processes.Bridge | None = None
+    _termination: Termination | None = None
+    _prepared: tuple[Any, tuple[list[GuardedExporter], Any]] | None = None
+
+    @property
+    def patcher(self) -> Patcher | None:
+        """What patches this process; None before anything is to be patched."""
+        return self._activation.patcher if self._activation is not None else None
 
     def instrumentation_dependencies(self) -> Collection[str]:
         """None: a map speaks for packages that may or may not be installed."""
@@ -44,80 +58,179 @@ class AutoinstrInstrumentor(BaseInstrumentor):  # type: ignore[misc,unused-ignor
         sitecustomize_chain.run_next()
 
     def _uninstrument(self, **kwargs: Any) -> None:
+        for part in (self._ray, self._processes, self._termination):
+            if part is not None:
+                part.remove()
+        if self._forget_ray is not None:
+            self._forget_ray()
         if self._watch is not None:
             self._watch.stop()
-        if self.patcher is not None:
-            self.patcher.undo()
+        if self._activation is not None:
+            if self._activation.metrics is not None:
+                self._activation.metrics.stop()
+            self._activation.patcher.undo()
+            self._activation = None
 
     def _start(self, settings: Settings) -> None:
         if not settings.enabled:
             return
-        mistakes = list(settings.mistakes)
-        selected, wrong = ranks.is_selected(settings.ranks, os.environ)
-        if wrong:
-            mistakes.append(wrong)
-        maps = catalog.Catalog(on_mistake=lambda m: _report(m, settings.strict))
-        maps.add_builtin(settings.builtin_maps)
-        maps.add_installed()
-        maps.add_user(settings.span_maps)
-        selection = groups.select(settings.span_groups, maps.table)
-        mistakes += [f"AUTOINSTR_SPAN_GROUPS: {groups.explain_unknown(n, maps.table)}" for n in selection.unknown]
-        for text in mistakes:
-            say(text)
-        if mistakes and settings.strict:
-            _stop()
-        if settings.strict:
-            maps.maps_for()  # read them all now: a mistake stops the process before any training
+        maps, selected = _read_the_environment(settings)
         if not selected:
+            self._wait_for_ray(lambda: None)
             return
+        from autoinstr.metrics import switch
+        from autoinstr.patch.importing import PackageWatch
+
         settings.hand_down()
         provider = trace.get_tracer_provider()
-        self._prepare(provider, settings)
-        self.patcher = patcher = Patcher(maps.table, selection, Tracers(), settings.capture_content)
+        if self._prepared is None or self._prepared[0] is not provider:  # not again after `uninstrument()`
+            self._prepared = provider, self._prepare(provider, settings)
+        guards, journal = self._prepared[1]
 
-        def activate(package: str) -> None:
-            read = maps.maps_for(package)
-            # a group of a map is known once the map is read
-            current = groups.select(settings.span_groups, maps.table)
-            patcher.use(maps.table, current)
-            patcher.add(catalog.layered(read))
-            service = next((m.service for _, m in reversed(read) if m.service), None)
-            if service is not None:
-                adopt_service_name(provider, service)
+        def activation() -> Activation:
+            if self._activation is None:
+                from autoinstr.activation import Activation
 
-        self._watch = PackageWatch(maps.packages(), activate)
+                self._activation = Activation(settings, maps, provider)
+            return self._activation
+
+        if switch.are_on():
+            from autoinstr.metrics.active import ActiveMetrics
+
+            active = activation()
+            active.metrics = ActiveMetrics(settings, provider, guards, journal)
+            active.metrics.start(active.patcher.ledger)
+        self._watch = PackageWatch(maps.packages(), lambda package: activation().package(package))
         self._watch.start()
+        self._wait_for_ray(lambda: activation().patcher)
 
-    def _prepare(self, provider: Any, settings: Settings) -> None:
-        """The journal, ids and guarded exporters, on our provider or on whatever another distro has set up."""
+    def _wait_for_ray(self, patcher: Callable[[], Patcher | None]) -> None:
+        from autoinstr.patch.importing import when_imported
+
+        def on_ray(ray: Any) -> None:
+            from autoinstr.bridges.ray import RayBridge
+
+            self._ray = RayBridge(patcher(), self._watch)
+            self._ray.install()
+
+        self._forget_ray = when_imported("ray", on_ray)
+
+    def _prepare(self, provider: Any, settings: Settings) -> tuple[list[GuardedExporter], Any]:
+        """The journal, ids and guarded exporters, on our provider or on whatever another distro has set up.
+
+        Returns the guards and the journal.
+        """
         if not hasattr(provider, "add_span_processor"):
             say(
                 "no OpenTelemetry SDK is set up (another distro or configurator is in charge): spans go nowhere; "
                 "OTEL_PYTHON_DISTRO=autoinstr OTEL_PYTHON_CONFIGURATOR=autoinstr put this one in charge"
             )
-            return
+            return [], None
+        from autoinstr.bridges import processes
+        from autoinstr.spans.ids import trace_id_of
+
         _mend_ids(provider, settings)
+        guards = _guard(provider)
         journal = None
         if settings.journal:
             from autoinstr.journal.writer import JournalProcessor
 
             journal = JournalProcessor(settings.run_dir, settings.run_id)
             provider.add_span_processor(journal)
-        guards = exporting.guard(provider)
         for exporter in guards:
             exporter.warn_of_loss = journal is None
-        exporting.leave_random_alone()
+            if journal is not None:
+                exporter.on_delivery = journal.delivered
+                journal.endpoints.append(exporter.endpoint)
+        if settings.hang_after is not None:
+            _watch_for_hangs(provider, journal, settings.hang_after)
+
+        def send_all() -> None:
+            metrics = self._activation.metrics if self._activation is not None else None
+            everything = [*guards, *(metrics.guards if metrics is not None else ())]
+            if everything:
+                from autoinstr import exporting
+
+                exporting.finish(provider, everything)
 
         def at_exit() -> None:
-            leave_at_exit()
-            exporting.finish(provider, guards)
+            opening = sys.modules.get("autoinstr.spans.opening")
+            if opening is not None:  # else no span of ours was ever opened
+                opening.leave_at_exit()
+            send_all()
+
+        def end_child() -> None:
+            at_exit()
+            if journal is not None:
+                journal.end_process()
 
         atexit.register(at_exit)
+        trace_id = trace_id_of(settings.run_id)
+        processes.adopt_parent(os.environ, trace_id)
+        self._processes = processes.Bridge(provider, trace_id, end_child)
+        self._processes.install()
+        if guards:
+            from autoinstr.exporting import EXIT_SECONDS
+            from autoinstr.termination import Termination
+
+            self._termination = Termination(send_all, EXIT_SECONDS + 1)
+            self._termination.install()
+        return guards, journal
+
+
+def _read_the_environment(settings: Settings) -> tuple[Catalog, bool]:
+    """The maps that are active, and whether this rank is traced. Says every mistake; `strict` then stops here."""
+    from opentelemetry.util._importlib_metadata import entry_points
+
+    from autoinstr.maps.catalog import Catalog
+
+    mistakes: list[str] = []
+
+    def note(mistake: Mistake | str) -> None:
+        mistakes.append(str(mistake))
+        say(str(mistake))
+
+    for text in settings.mistakes:
+        note(text)
+    selected = True
+    if settings.ranks != "all":
+        from autoinstr import ranks
+
+        selected, wrong = ranks.is_selected(settings.ranks, os.environ)
+        if wrong:
+            note(wrong)
+    maps = Catalog(note)
+    maps.add_builtin(settings.builtin_maps)
+    maps.add_installed(entry_points)
+    maps.add_user(settings.span_maps)
+    if not maps.knows(settings.span_groups):
+        from autoinstr.maps import groups
+
+        for name in groups.select(settings.span_groups, maps.table).unknown:
+            note(f"AUTOINSTR_SPAN_GROUPS: {groups.explain_unknown(name, maps.table)}")
+    if settings.strict:
+        maps.maps_for()  # read them all now: a mistake stops the process before any training
+        if mistakes:
+            _stop()
+    return maps, selected
+
+
+def _guard(provider: Any) -> list[GuardedExporter]:
+    """Guards around the exporters that there are; without any, exporting needs nothing of ours."""
+    if not getattr(getattr(provider, "_active_span_processor", None), "_span_processors", ()):
+        return []
+    from autoinstr import exporting
+
+    guards = exporting.guard(provider)
+    exporting.leave_random_alone()
+    return guards
 
 
 def _mend_ids(provider: Any, settings: Settings) -> None:
     """Replace the SDK's default id generator, which a seed of the training code would make repeat itself."""
     from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+
+    from autoinstr.spans.ids import RunIdGenerator
 
     if type(getattr(provider, "id_generator", None)) is RandomIdGenerator:
         provider.id_generator = generator = RunIdGenerator(settings.run_id)
@@ -126,10 +239,13 @@ def _mend_ids(provider: Any, settings: Settings) -> None:
                 tracer.id_generator = generator
 
 
-def _report(mistake: Mistake, strict: bool) -> None:
-    say(str(mistake))
-    if strict:
-        _stop()
+def _watch_for_hangs(provider: Any, journal: Any, after: float | Literal["auto"]) -> None:
+    if journal is None:
+        say("AUTOINSTR_HANG_AFTER writes into the journal, which is off; AUTOINSTR_JOURNAL=on turns it on")
+        return
+    from autoinstr.hang import HangWatch
+
+    provider.add_span_processor(HangWatch(journal, after))
 
 
 def _stop() -> NoReturn:

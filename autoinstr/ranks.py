@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 
 
@@ -51,6 +50,8 @@ def is_selected(spec: str, env: Mapping[str, str]) -> tuple[bool, str | None]:
         except ValueError:
             fraction = -1.0
         if 0 <= fraction <= 1:
+            import hashlib
+
             digest = hashlib.sha256(str(mine).encode()).digest()
             return int.from_bytes(digest[:8], "big") / 2**64 < fraction, None
     else:

@@ -8,7 +8,6 @@ a NeMo RL user's variables keep working. Reading never raises: what can't be und
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,7 +80,7 @@ class Settings:
 
 def _run_id(reader: _Reader, env: Mapping[str, str]) -> str:
     """The run's id: set, else SLURM's job id, else 12 hex digits. It names a folder, so it must be a plain name."""
-    run_id = reader.text("RUN_ID") or env.get("SLURM_JOB_ID", "").strip() or secrets.token_hex(6)
+    run_id = reader.text("RUN_ID") or env.get("SLURM_JOB_ID", "").strip() or os.urandom(6).hex()
     if run_id in {".", ".."} or any(c in run_id for c in "/\\\0"):
         plain = "_" if run_id == "." else "".join("_" if c in "/\\\0" else c for c in run_id).replace("..", "__")
         reader.mistakes.append(f"AUTOINSTR_RUN_ID={run_id!r} can't name a folder; {plain!r} is used")

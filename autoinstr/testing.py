@@ -21,6 +21,8 @@ Metrics are recorded too: `spans.series()` are lines such as `my.loss gauge 0.5`
 
 from __future__ import annotations
 
+# before any provider is made: the SDK's fork handler takes a lock that this one's handler must have freed first
+import concurrent.futures.thread  # noqa: F401
 import inspect
 import textwrap
 import threading

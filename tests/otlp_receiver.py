@@ -9,14 +9,20 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import grpc
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2, metrics_service_pb2_grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
 
 class Receiver:
-    """`with Receiver() as r:` then send to `r.grpc_endpoint` or `r.http_endpoint`; `r.spans()` is what came."""
+    """`with Receiver() as r:` then send to `r.grpc_endpoint` or `r.http_endpoint`.
 
-    def __init__(self) -> None:
+    `r.spans()` and `r.metrics()` are what came.
+    """
+
+    def __init__(self, grpc_port: int = 0) -> None:
+        self._grpc_port = grpc_port
         self.requests: list[Any] = []
+        self.metric_requests: list[Any] = []
         self._lock = threading.Lock()
 
     def __enter__(self) -> Receiver:
@@ -27,12 +33,20 @@ class Receiver:
                 receiver._keep(request)
                 return trace_service_pb2.ExportTraceServiceResponse()
 
+        class MetricsService(metrics_service_pb2_grpc.MetricsServiceServicer):
+            def Export(self, request: Any, context: Any) -> Any:
+                receiver._keep_metrics(request)
+                return metrics_service_pb2.ExportMetricsServiceResponse()
+
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 if self.headers.get("Content-Encoding") == "gzip":
                     body = gzip.decompress(body)
-                receiver._keep(trace_service_pb2.ExportTraceServiceRequest.FromString(body))
+                if self.path.endswith("/v1/metrics"):
+                    receiver._keep_metrics(metrics_service_pb2.ExportMetricsServiceRequest.FromString(body))
+                else:
+                    receiver._keep(trace_service_pb2.ExportTraceServiceRequest.FromString(body))
                 self.send_response(200)
                 self.send_header("Content-Type", "application/x-protobuf")
                 self.end_headers()
@@ -42,7 +56,8 @@ class Receiver:
 
         self._grpc = grpc.server(futures.ThreadPoolExecutor(4))
         trace_service_pb2_grpc.add_TraceServiceServicer_to_server(Service(), self._grpc)
-        port = self._grpc.add_insecure_port("127.0.0.1:0")
+        metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(MetricsService(), self._grpc)
+        port = self._grpc.add_insecure_port(f"127.0.0.1:{self._grpc_port}")
         self._grpc.start()
         self.grpc_endpoint = f"http://127.0.0.1:{port}"
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -58,6 +73,27 @@ class Receiver:
     def _keep(self, request: Any) -> None:
         with self._lock:
             self.requests.append(request)
+
+    def _keep_metrics(self, request: Any) -> None:
+        with self._lock:
+            self.metric_requests.append(request)
+
+    def metrics(self) -> dict[str, Any]:
+        """The last that came of each series, by name."""
+        return {
+            metric.name: metric
+            for request in self.metric_requests
+            for resource in request.resource_metrics
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+        }
+
+    def metric_resources(self) -> list[dict[str, str]]:
+        return [
+            {a.key: a.value.string_value for a in resource.resource.attributes}
+            for request in self.metric_requests
+            for resource in request.resource_metrics
+        ]
 
     def spans(self) -> list[Any]:
         return [

@@ -22,6 +22,10 @@ PROCESS_END = "autoinstr.process.end"
 SPAN_START = "autoinstr.span.start"
 SPAN_NAME = "autoinstr.span.name"
 SPAN_PARENT = "autoinstr.span.parent_id"
+HANG = "autoinstr.hang"
+SENT = "autoinstr.spans.sent"
+UNSENT = "autoinstr.spans.unsent"
+IDENTITY = "autoinstr.process.identity"
 GROUP = "autoinstr.group"
 BUCKET = "rl.bucket"
 
@@ -75,6 +79,8 @@ class Process:
     rank: int | None = None
     command: str | None = None
     parent_pid: int | None = None
+    identity: str | None = None
+    """What `autoinstr.journal.identity` said of the process when it began to write; None in an older journal."""
     resource: dict[str, Value] = field(default_factory=dict)
     started_ns: int | None = None
     last_ns: int | None = None
@@ -89,6 +95,18 @@ class Process:
 
 
 @dataclass(slots=True)
+class Hang:
+    """What the hang watch wrote: a span that was open for too long, and what each thread was doing."""
+
+    process: int
+    time_ns: int
+    span: SpanKey
+    name: str
+    open_for_s: float
+    stacks: str
+
+
+@dataclass(slots=True)
 class Run:
     """Everything a journal folder says. Processes, finished ``spans`` and ``open`` spans by start time."""
 
@@ -97,6 +115,7 @@ class Run:
     processes: list[Process]
     spans: list[Span]
     open: list[Span]
+    hangs: list[Hang] = field(default_factory=list)
 
     @property
     def started_ns(self) -> int | None:
@@ -136,7 +155,7 @@ def find_run(run: str | None, run_dir: Path) -> Path:
     path = Path(run)
     # An empty RUN (an unset shell variable) must not become the working directory.
     if run and path.is_dir():
-        if _files(path):
+        if journal_files(path):
             return path
         inside = _runs_in(path)
         hint = f"; it holds the runs {_names(inside)}" if inside else ""
@@ -155,9 +174,10 @@ def read_run(folder: Path) -> Run:
     processes: list[Process] = []
     finished: list[Span] = []
     started: dict[SpanKey, Span] = {}
+    hangs: list[Hang] = []
     try:
-        for path in _files(folder):
-            processes.append(_read_process(path, len(processes), finished, started))
+        for path in journal_files(folder):
+            processes.append(_read_process(path, len(processes), finished, started, hangs))
     except OSError as error:
         raise JournalError(f"cannot read the journal in {folder.resolve()}: {error}") from error
     if started:
@@ -167,14 +187,15 @@ def read_run(folder: Path) -> Run:
     for span in started.values():
         processes[span.process].open += 1
     finished.sort(key=_start)
-    return Run(folder.resolve().name, folder.resolve(), processes, finished, sorted(started.values(), key=_start))
+    still_open = sorted(started.values(), key=_start)
+    return Run(folder.resolve().name, folder.resolve(), processes, finished, still_open, hangs)
 
 
 def _start(span: Span) -> int:
     return span.start_ns
 
 
-def _files(folder: Path) -> list[Path]:
+def journal_files(folder: Path) -> list[Path]:
     """A run's files, in the order in which their processes started."""
     return sorted(folder.glob("*.jsonl"), key=lambda path: (_name_parts(path)[2] or 0, path.name))
 
@@ -182,7 +203,7 @@ def _files(folder: Path) -> list[Path]:
 def _runs_in(run_dir: Path) -> dict[str, Path]:
     try:
         folders = sorted(path for path in run_dir.iterdir() if path.is_dir())
-        return {path.name: path for path in folders if _files(path)}
+        return {path.name: path for path in folders if journal_files(path)}
     except FileNotFoundError:
         return {}
     except OSError as error:
@@ -190,7 +211,7 @@ def _runs_in(run_dir: Path) -> dict[str, Path]:
 
 
 def _newest_write(folder: Path) -> float:
-    return max((path.stat().st_mtime for path in _files(folder)), default=0.0)
+    return max((path.stat().st_mtime for path in journal_files(folder)), default=0.0)
 
 
 def _where(run_dir: Path) -> str:
@@ -222,12 +243,15 @@ class _Record(NamedTuple):
     span: Span | None
     attributes: dict[str, Value]
     resource: dict[str, Any]
+    hang: Hang | None = None
 
 
 _FINISHED = ""
 
 
-def _read_process(path: Path, index: int, finished: list[Span], started: dict[SpanKey, Span]) -> Process:
+def _read_process(
+    path: Path, index: int, finished: list[Span], started: dict[SpanKey, Span], hangs: list[Hang]
+) -> Process:
     host, pid, start_ns = _name_parts(path)
     process = Process(path.name, pid, host, started_ns=start_ns, last_ns=start_ns)
     named_start = start_ns is not None
@@ -257,6 +281,8 @@ def _read_process(path: Path, index: int, finished: list[Span], started: dict[Sp
                         started.pop(record.span.key, None)
                     else:
                         started[record.span.key] = record.span
+                elif record.hang is not None:
+                    hangs.append(record.hang)
                 elif record.event == PROCESS_END:
                     process.ended = True
     return process
@@ -274,6 +300,7 @@ def _describe(process: Process, record: _Record) -> None:
     if record.event == PROCESS_START:
         process.command = _text_or_none(record.attributes.get("process.command"))
         process.parent_pid = _whole(record.attributes.get("process.parent_pid"))
+        process.identity = _text_or_none(record.attributes.get(IDENTITY))
 
 
 def _records(document: dict[str, Any], process: int) -> Iterator[_Record]:
@@ -294,7 +321,8 @@ def _records(document: dict[str, Any], process: int) -> Iterator[_Record]:
                 time_ns = _time(encoded.get("timeUnixNano") or encoded.get("observedTimeUnixNano") or 0)
                 attributes = _attributes(encoded.get("attributes"))
                 started = _started_span(encoded, attributes, time_ns, process) if event == SPAN_START else None
-                yield _Record(event, time_ns, started, attributes, resource)
+                hang = _hang(encoded, attributes, time_ns, process) if event == HANG else None
+                yield _Record(event, time_ns, started, attributes, resource, hang)
 
 
 def _finished_span(encoded: dict[str, Any], group: str | None, process: int) -> Span:
@@ -327,6 +355,18 @@ def _started_span(encoded: dict[str, Any], attributes: dict[str, Value], time_ns
         attributes=attributes,
         error=None,
         process=process,
+    )
+
+
+def _hang(encoded: dict[str, Any], attributes: dict[str, Value], time_ns: int, process: int) -> Hang:
+    open_for_s = attributes.get("autoinstr.hang.open_for_s")
+    return Hang(
+        process=process,
+        time_ns=time_ns,
+        span=(_text(encoded["traceId"]), _text(encoded["spanId"])),
+        name=_text(attributes[SPAN_NAME]),
+        open_for_s=float(open_for_s) if isinstance(open_for_s, (int, float)) else 0.0,
+        stacks=_text(_value(encoded.get("body") or {}) or ""),
     )
 
 

@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 
 from autoinstr import __version__
-from autoinstr.journal import encoding
+from autoinstr.journal import encoding, identity
 from autoinstr.notices import say
 
 GROUP_ATTRIBUTE = "autoinstr.group"
@@ -34,17 +35,21 @@ class JournalProcessor(SpanProcessor):
         self.path: Path | None = None
         self.lost = 0
         """Records that could not be written."""
+        self.endpoints: list[str] = []
+        """Where this process's exporters send to, for whoever ships what they did not send."""
         self._run_id = run_id
         self._lock = threading.Lock()
         self._reset()
         os.register_at_fork(
             before=self._lock.acquire, after_in_parent=self._lock.release, after_in_child=self._in_child
         )
-        atexit.register(self._at_exit)
+        atexit.register(self.end_process)
 
     def _reset(self) -> None:
         self._file: int | None = None
         self._failed = False
+        self._ended = False
+        self._torn = False
         self._started_ns = time.time_ns()
         self._brief = ""
         self._resources: dict[int, tuple[Any, str]] = {}
@@ -56,6 +61,7 @@ class JournalProcessor(SpanProcessor):
         if self._file is not None:
             os.close(self._file)
         self.path = None
+        self.lost = 0
         self._reset()
 
     # -- the processor --------------------------------------------------------------------------------
@@ -100,6 +106,46 @@ class JournalProcessor(SpanProcessor):
     def force_flush(self, timeout_millis: int = 30000) -> bool:
         return True
 
+    # -- events that are no spans ---------------------------------------------------------------------
+
+    def delivered(self, endpoint: str, span_ids: Sequence[int], taken: bool) -> None:
+        """Record that a direct exporter's batch was taken by `endpoint`, or was not and is given up. Never raises."""
+        if self._file is None:
+            return
+        name = "autoinstr.spans.sent" if taken else "autoinstr.spans.unsent"
+        ids = "".join([f"{span_id:016x}" for span_id in span_ids])
+        self.event(name, {"autoinstr.endpoint": endpoint, "autoinstr.span_ids": ids})
+
+    def event(
+        self,
+        name: str,
+        attributes: dict[str, Any],
+        trace_id: int = 0,
+        span_id: int = 0,
+        severity: tuple[int, str] | None = None,
+        body: str | None = None,
+    ) -> None:
+        """Append an event; never raises. `severity` is OpenTelemetry's number and text."""
+        if self._file is None:
+            return
+        try:
+            self._write(
+                encoding.event_line(
+                    self._brief, __version__, name, time.time_ns(), attributes, trace_id, span_id, severity, body
+                )
+            )
+        except Exception as error:
+            self._fail(error)
+
+    def end_process(self) -> None:
+        """Record the normal end of this process, once; never raises."""
+        if self._file is None or self._ended:
+            return
+        self._ended = True
+        self.event("autoinstr.process.end", {})
+        if self.lost:
+            say(f"the journal {self.path} lacks {self.lost} records that could not be written")
+
     # -- the file -------------------------------------------------------------------------------------
 
     def _open(self, span: ReadableSpan) -> None:
@@ -107,39 +153,47 @@ class JournalProcessor(SpanProcessor):
             if self._file is not None or self._failed:
                 return
             host, pid = socket.gethostname(), os.getpid()
-            attributes = {**span.resource.attributes, "process.pid": pid, "host.name": host}
             self._brief = encoding.resource({"process.pid": pid, "nemo.run.id": self._run_id})
             path = self.folder / f"{host}-{pid}-{self._started_ns:x}.jsonl"
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
-                self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+                file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+                # the first record before any other thread sees the file
+                self._put(file, self._introduction(span, host, pid))
             except OSError as error:
                 self._failed = True
                 say(f"the journal {path} can't be written: {error.strerror or error}; this run keeps no journal")
                 return
-            self.path = path
-        self._write(
-            encoding.event_line(
-                encoding.resource(attributes),
-                __version__,
-                "autoinstr.process.start",
-                self._started_ns,
-                {
-                    "process.command": os.path.basename(sys.argv[0]) if getattr(sys, "argv", None) else "",
-                    "process.parent_pid": os.getppid(),
-                },
-            )
-        )
+            self.path, self._file = path, file
+
+    def _introduction(self, span: ReadableSpan, host: str, pid: int) -> str:
+        about: dict[str, Any] = {
+            "process.command": os.path.basename(sys.argv[0]) if getattr(sys, "argv", None) else "",
+            "process.parent_pid": os.getppid(),
+        }
+        if (who := identity.of_process()) is not None:
+            about["autoinstr.process.identity"] = who
+        if self.endpoints:
+            about["autoinstr.endpoints"] = self.endpoints
+        whole = encoding.resource({**span.resource.attributes, "process.pid": pid, "host.name": host})
+        return encoding.event_line(whole, __version__, "autoinstr.process.start", self._started_ns, about)
 
     def _write(self, line: str) -> None:
         file = self._file
         if file is None:
             self.lost += 1
             return
+        self._put(file, line)
+
+    def _put(self, file: int, line: str) -> None:
         data = line.encode()
+        if self._torn:  # what was cut off must not take this record with it
+            data, self._torn = b"\n" + data, False
         written = os.write(file, data)
         while written < len(data):  # a signal, or a disk that is nearly full
+            self._torn = True
             written += os.write(file, data[written:])
+            self._torn = False
 
     def _fail(self, error: Exception) -> None:
         self.lost += 1
@@ -148,16 +202,6 @@ class JournalProcessor(SpanProcessor):
             f"the journal {self.path or self.folder} lost a record: {what}; training goes on",
             once="journal lost",
         )
-
-    def _at_exit(self) -> None:
-        if self._file is None:
-            return
-        try:
-            self._write(encoding.event_line(self._brief, __version__, "autoinstr.process.end", time.time_ns(), {}))
-        except Exception as error:
-            self._fail(error)
-        if self.lost:
-            say(f"the journal {self.path} lacks {self.lost} records that could not be written")
 
     # -- what repeats ---------------------------------------------------------------------------------
 

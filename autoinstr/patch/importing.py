@@ -88,7 +88,7 @@ class _Hook:
         self._act: Act | None = act
 
     def register(self) -> None:
-        if _WRAPT_CALLS_UNLOCKED:
+        if _FIRST_BY_WRAPT:
             wrapt.register_post_import_hook(self, self.name)
             return
         _reloads.add(self)
@@ -100,8 +100,7 @@ class _Hook:
         _reloads.discard(self)
 
     def __call__(self, loaded: Any) -> None:
-        if self._act is not None and type(loaded) is _LAZY_MODULE:
-            # nothing ran yet, and a look at the module would run it
+        if self._act is not None and _is_unloaded(loaded):
             spec = object.__getattribute__(loaded, "__spec__")
             spec.loader = _FollowedLoader(spec.loader, [self.run])
         else:
@@ -118,10 +117,17 @@ class _Hook:
             say(f"{self.name} could not be patched: {describe(error)}")
 
 
-_WRAPT_CALLS_UNLOCKED = tuple(map(int, vars(wrapt)["__version__"].split(".")[:2])) >= (1, 15)
-"""wrapt 1.14 holds a lock of its own while it calls hooks, which can stop two importing threads for good."""
+_FIRST_BY_WRAPT = tuple(map(int, vars(wrapt)["__version__"].split(".")[:2])) >= (1, 15)
+"""Whether wrapt reports first imports; else our own finder does that too. wrapt 1.14 holds a lock of its own while
+it calls hooks, which can stop two importing threads for good."""
 
-_LAZY_MODULE: type = importlib.util._LazyModule  # type: ignore[attr-defined]
+
+def _is_unloaded(module: Any) -> bool:
+    """Whether it is a lazy module of importlib's: nothing of it has run, and a look at it would run it."""
+    if type(module) is not importlib.util._LazyModule:  # type: ignore[attr-defined]
+        return False
+    state = getattr(object.__getattribute__(module, "__spec__"), "loader_state", None)
+    return not (isinstance(state, dict) and state.get("is_loading"))  # from Python 3.12.3 it changes its class last
 
 
 class _FollowedLoader:
@@ -231,7 +237,7 @@ def _call_when_initialized(module: Any, hook: _Hook) -> bool:
     If so, `hook` is called when that is done. Its loader is running and can't be replaced any more, but the
     import system ends by setting `_initializing` of the spec to False, and that is seen here.
     """
-    if type(module) is _LAZY_MODULE:
+    if _is_unloaded(module):
         return False
     spec: Any = getattr(module, "__spec__", None)
     if type(spec) not in (ModuleSpec, _WatchedSpec) or not getattr(spec, "_initializing", False):

@@ -20,6 +20,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 def render(run: Run, rows: Sequence[Phase], good: Goodput, algorithms: Sequence[str]) -> str:
     """The whole report: header, phases, goodput, open spans."""
     parts = [_header(run, algorithms), _phases(rows), _goodput(good), _open(run)]
+    if run.hangs:
+        parts.append(_hangs(run))
     # The journal's path is never cut: it is there to be copied.
     uncut = f"journal {run.folder}"
     return "\n\n".join("\n".join(line if line == uncut else cut(line, WIDTH) for line in part) for part in parts)
@@ -153,13 +155,22 @@ def _open(run: Run) -> list[str]:
                 f"[{one_line(span.group)}]" if span.group else "",
                 f"since {_seconds(open_for_ns(run, span) / 1e9)} before {until}",
             ]
-            for span, depth in _stacks(spans)
+            for span, depth in stacks(spans)
         ]
         lines += columns(rows, "<<<", indent="    ")
     return lines
 
 
-def _stacks(spans: list[Span]) -> list[tuple[Span, int]]:
+def _hangs(run: Run) -> list[str]:
+    lines = ["open for too long; `autoinstr postmortem` shows the stacks"]
+    rows = []
+    for hang in run.hangs:
+        who = "  ".join(cell for cell in _process(run.processes[hang.process])[:3] if cell)
+        rows.append([one_line(hang.name), f"{hang.open_for_s:.1f} s at {timestamp(hang.time_ns)}", who])
+    return lines + columns(rows, "<<<", indent="  ")
+
+
+def stacks(spans: list[Span]) -> list[tuple[Span, int]]:
     """The open spans of one process, each after the one it is in, with its depth."""
     keys = {span.key for span in spans}
     inside: defaultdict[SpanKey | None, list[Span]] = defaultdict(list)

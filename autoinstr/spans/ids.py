@@ -8,8 +8,8 @@ process of the run.
 
 from __future__ import annotations
 
-import hashlib
 import os
+import random
 from collections.abc import Callable
 
 from opentelemetry.sdk.trace.id_generator import IdGenerator
@@ -18,8 +18,12 @@ _CHUNK = 8 * 64
 
 
 def trace_id_of(run_id: str) -> int:
-    """The 128-bit trace id of a run: SHA-256 of its id, first 16 bytes (never zero)."""
-    return int.from_bytes(hashlib.sha256(f"autoinstr run {run_id}".encode()).digest()[:16], "big") or 1
+    """The 128-bit trace id of a run (never zero), the same in every process and on every Python.
+
+    `random.Random` of a text seeds itself by the text's SHA-512; `hashlib` would load OpenSSL for the same. It is
+    an instance of our own: the global one is the user's.
+    """
+    return random.Random(f"autoinstr run {run_id}").getrandbits(128) or 1
 
 
 class RunIdGenerator(IdGenerator):

@@ -141,11 +141,15 @@ def test_a_lazy_module_whose_import_fails_is_a_missing_target(write: Write) -> N
     )
 
 
-def test_importlibs_own_lazy_module_stays_lazy(write: Write) -> None:
+@pytest.mark.parametrize("again", [False, True])
+def test_importlibs_own_lazy_module_stays_lazy(again: bool, write: Write) -> None:
     write(toy="", toy__work="import sys; sys._toy_ran = True\n" + F)
-    sys._toy_ran = False  # type: ignore[attr-defined]
     with record(text=MAP) as spans:
         load("toy")
+        if again:
+            load("toy.work")
+            del sys.modules["toy.work"]
+        sys._toy_ran = False  # type: ignore[attr-defined]
         spec = importlib.util.find_spec("toy.work")
         assert spec is not None
         assert spec.loader is not None
@@ -156,6 +160,40 @@ def test_importlibs_own_lazy_module_stays_lazy(write: Write) -> None:
         assert not sys._toy_ran  # type: ignore[attr-defined]
         work.f()
         assert type(work.__spec__.loader) is type(work.__loader__) is importlib.machinery.SourceFileLoader
+    assert spans.tree() == "toy.f"
+
+
+class LazyFinder:
+    """Makes `toy.work` lazy, as a start-up hook of a user's may."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
+        spec = importlib.machinery.PathFinder.find_spec(name, path) if name == "toy.work" else None
+        if spec is not None and spec.loader is not None:
+            spec.loader = importlib.util.LazyLoader(spec.loader)
+        return spec
+
+
+BY_WRAPT = pytest.mark.xfail(
+    importing._FIRST_BY_WRAPT, reason="wrapt asks the module for its name, which loads it", strict=True
+)
+
+
+@pytest.mark.parametrize("again", [pytest.param(False, marks=BY_WRAPT), True])
+def test_a_finder_that_makes_modules_lazy(again: bool, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(toy="", toy__work="import sys; sys._toy_ran = True\n" + F)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    sys.meta_path.insert(sys.meta_path.index(importlib.machinery.PathFinder), LazyFinder)  # type: ignore[arg-type]
+    with record(text=MAP) as spans:
+        if again:
+            load("toy.work").f()
+            del sys.modules["toy.work"]
+            spans.clear()
+        sys._toy_ran = False  # type: ignore[attr-defined]
+        work = load("toy.work")
+        assert not sys._toy_ran  # type: ignore[attr-defined]
+        work.f()
+        assert type(work.__spec__.loader) is importlib.machinery.SourceFileLoader
     assert spans.tree() == "toy.f"
 
 

@@ -1,0 +1,45 @@
+"""What happens when a package that maps speak of begins to be imported: its maps become patches.
+
+Kept apart from the instrumentor, which every process of a run imports: the patcher, the wrappers and the YAML
+reader are only imported by a process that has something to patch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autoinstr.maps import catalog, groups
+from autoinstr.patch.patcher import Patcher
+from autoinstr.resource import adopt_service_name
+from autoinstr.spans.opening import Tracers
+
+if TYPE_CHECKING:
+    from autoinstr.metrics.active import ActiveMetrics
+    from autoinstr.settings import Settings
+
+
+class Activation:
+    """The patcher of a process, and the packages whose maps it has taken up."""
+
+    def __init__(self, settings: Settings, maps: catalog.Catalog, provider: Any) -> None:
+        self.patcher = Patcher(maps.table, self._select(settings, maps), Tracers(), settings.capture_content)
+        self.metrics: ActiveMetrics | None = None
+        self._settings = settings
+        self._maps = maps
+        self._provider = provider
+
+    def package(self, package: str) -> None:
+        """Read the maps of `package` and let the patcher wait for its modules."""
+        read = self._maps.maps_for(package)
+        # a group of a map is known once the map is read
+        self.patcher.use(self._maps.table, self._select(self._settings, self._maps))
+        self.patcher.add(catalog.layered(read))
+        service = next((m.service for _, m in reversed(read) if m.service), None)
+        if service is not None:
+            adopt_service_name(self._provider, service)
+        if self.metrics is not None:
+            self.metrics.take_up(read)
+
+    @staticmethod
+    def _select(settings: Settings, maps: catalog.Catalog) -> groups.Selection:
+        return groups.select(settings.span_groups, maps.table)

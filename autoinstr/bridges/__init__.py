@@ -1,0 +1,1 @@
+"""Carrying context where Python does not."""

@@ -1,0 +1,539 @@
+"""Sending a journal to an OTLP endpoint: from where it stopped last time, each span once as far as we know.
+
+A finished span is rebuilt as the SDK's `ReadableSpan` and given to OpenTelemetry's own OTLP exporter, so every
+`OTEL_EXPORTER_OTLP_*` variable counts as it does for a run. What was sent is remembered per endpoint in
+`shipped.json` in the run's folder, after each batch that the endpoint took: at least once, and twice only where a
+batch was taken and the answer, or this process, was lost.
+
+A run that had both an endpoint and the journal has sent spans itself. Its processes record which batches were
+taken (`autoinstr.spans.sent`) and which were given up (`autoinstr.spans.unsent`), and only the latter are shipped to
+the same endpoint. A span with neither record may still be in the queue of a process that lives: it is left for
+later. It is shipped once its process is gone, or once batches of younger spans have been recorded: a queue is
+first in, first out, so the span was dropped.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
+
+from autoinstr.journal import identity
+from autoinstr.journal.reader import PROCESS_END, PROCESS_START, SENT, UNSENT, journal_files
+
+STATE_FILE = "shipped.json"
+LOCK_FILE = "shipped.lock"
+BATCH_SPANS = 512
+BATCH_BYTES = 1 << 20
+"""A batch holds at most so much journal: a gRPC server takes 4 MiB by default."""
+CHUNK_BYTES = 16 << 20
+"""So much of a file is read before what it holds is sent."""
+TRIES = 3
+"""How often one batch is given to the exporter, which itself retries for up to its timeout."""
+QUIET_SECONDS = 60.0
+"""A process on another machine whose file has not grown for so long is taken to be gone."""
+_YOUNGER_BATCHES = 2
+
+_BROKEN = (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError)
+
+
+class ShipError(Exception):
+    """Shipping can't go on; the text says what was sent so far, and why no more."""
+
+
+@dataclass(slots=True)
+class Shipped:
+    """What one call did."""
+
+    spans: int = 0
+    sent_before: int = 0
+    """Spans that the run had sent to this endpoint itself."""
+    repeated: int = 0
+    """Spans that were on record twice."""
+    held: int = 0
+    """Spans that a living process may still send itself."""
+    broken_lines: int = 0
+
+
+class _Span(NamedTuple):
+    """Where the line of a finished span is in its file."""
+
+    span_id: str
+    begin: int
+    end: int
+
+
+@dataclass(slots=True)
+class _File:
+    """One process's file, as far as it has been read."""
+
+    path: Path
+    offset: int = 0
+    """Everything before it is done with."""
+    read: int = 0
+    """Everything before it has been looked at."""
+    pid: int | None = None
+    who: str | None = None
+    ended: bool = False
+    sends_itself: bool = False
+    waiting: dict[str, _Span] = field(default_factory=dict)
+    """Finished spans that are neither shipped nor known to be sent, by id, in the order of the file."""
+    younger: dict[str, int] = field(default_factory=dict)
+    """How many batches of younger spans have been recorded since, for spans that no batch has named."""
+    sent: set[str] = field(default_factory=set)
+    given_up: set[str] = field(default_factory=set)
+
+
+class Shipper:
+    """Ships one run to one endpoint. Close it, or use it in a `with`: it holds a lock on the run."""
+
+    def __init__(
+        self,
+        folder: Path,
+        exporter: SpanExporter,
+        endpoint: str,
+        *,
+        resend: bool = False,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Raises `ShipError` when another process ships this run, or nothing can be remembered there."""
+        self.folder = folder
+        self.done = Shipped()
+        self._exporter = exporter
+        self._endpoint = address(endpoint)
+        self._resend = resend
+        self._sleep = sleep
+        self._files: dict[str, _File] = {}
+        self._seen: set[str] = set()
+        self._resources: dict[str, Resource] = {}
+        self._scopes: dict[str, InstrumentationScope] = {}
+        self._lock = self._take_lock()
+        self._state = self._load_state()
+
+    def __enter__(self) -> Shipper:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        os.close(self._lock)
+
+    # -- reading --------------------------------------------------------------------------------------
+
+    def ship(self) -> int:
+        """Send what is there and not sent yet. Returns how many spans were sent. Raises `ShipError`."""
+        before = self.done.spans
+        self.done.held = 0
+        for path in journal_files(self.folder):
+            file = self._files.get(path.name) or self._begin(path)
+            try:
+                while not self._read(file):
+                    # of a file whose process sends itself, all must be known first: the records of what was sent
+                    # come after the spans
+                    if not file.sends_itself:
+                        self._send(file)
+                self._send(file)
+            except OSError as error:
+                raise ShipError(f"cannot read {path}: {error}") from error
+        return self.done.spans - before
+
+    def is_over(self) -> bool:
+        """Whether every process of the run has ended or is gone. False before the first `ship`."""
+        return bool(self._files) and all(self._gone(file) for file in self._files.values())
+
+    def _begin(self, path: Path) -> _File:
+        file = self._files[path.name] = _File(path)
+        offset = 0 if self._resend else self._state.get(path.name, 0)
+        if offset > path.stat().st_size:  # another file of the same name
+            offset = 0
+        file.offset = offset
+        return file
+
+    def _read(self, file: _File) -> bool:
+        """Look at a chunk of new lines; True at the end. A line without its end waits until it is whole."""
+        until = file.read + CHUNK_BYTES
+        with file.path.open("rb") as lines:
+            lines.seek(file.read)
+            for line in lines:
+                if not line.endswith(b"\n"):
+                    return True
+                if file.read >= until:
+                    return False
+                begin = file.read
+                file.read += len(line)
+                if line.isspace():
+                    continue
+                try:
+                    self._take(file, line, begin)
+                except _BROKEN:
+                    if begin >= file.offset:
+                        self.done.broken_lines += 1
+        return True
+
+    def _take(self, file: _File, line: bytes, begin: int) -> None:
+        document = json.loads(line)
+        for spans in document.get("resourceSpans", ()):
+            for scope in spans.get("scopeSpans", ()):
+                for span in scope.get("spans", ()):
+                    self._take_span(file, str(span["spanId"]), begin)
+        for logs in document.get("resourceLogs", ()):
+            for scope in logs.get("scopeLogs", ()):
+                for record in scope.get("logRecords", ()):
+                    self._take_event(file, record)
+
+    def _take_span(self, file: _File, span_id: str, begin: int) -> None:
+        if span_id in self._seen:
+            if begin >= file.offset:
+                self.done.repeated += 1
+            return
+        self._seen.add(span_id)
+        if begin >= file.offset:
+            file.waiting[span_id] = _Span(span_id, begin, file.read)
+
+    def _take_event(self, file: _File, record: dict[str, Any]) -> None:
+        event = record.get("eventName")
+        if event not in (PROCESS_START, PROCESS_END, SENT, UNSENT):
+            return
+        about = _attributes(record.get("attributes"))
+        if event == PROCESS_START:
+            file.who = about.get("autoinstr.process.identity")
+            file.pid = _pid(file.path)
+            file.sends_itself = self._endpoint in [address(e) for e in about.get("autoinstr.endpoints") or ()]
+        elif event == PROCESS_END:
+            file.ended = True
+        elif not self._resend and address(about["autoinstr.endpoint"]) == self._endpoint:
+            ids = about["autoinstr.span_ids"]
+            batch = [ids[i : i + 16] for i in range(0, len(ids), 16)]
+            (file.sent if event == SENT else file.given_up).update(batch)
+            self._grow_older(file, batch)
+
+    def _grow_older(self, file: _File, batch: Sequence[str]) -> None:
+        """A batch has left the queue: spans before its first one that no batch has named are a batch older."""
+        places = [file.waiting[span_id].begin for span_id in batch if span_id in file.waiting]
+        if not places:
+            return
+        first = min(places)
+        for span_id, span in file.waiting.items():
+            if span.begin >= first:
+                break
+            if span_id not in file.sent and span_id not in file.given_up:
+                file.younger[span_id] = file.younger.get(span_id, 0) + 1
+
+    def _gone(self, file: _File) -> bool:
+        if file.ended:
+            return True
+        state = identity.state_of(file.pid, file.who)
+        if state is not None:
+            return state == "gone"
+        try:
+            return time.time() - file.path.stat().st_mtime > QUIET_SECONDS
+        except OSError:
+            return True
+
+    # -- sending --------------------------------------------------------------------------------------
+
+    def _send(self, file: _File) -> None:
+        gone = not file.sends_itself or self._resend or self._gone(file)
+        if gone and file.sends_itself and not self._resend:
+            while not self._read(file):  # what it wrote between our reading and its end
+                pass
+        batch: list[_Span] = []
+        size = 0
+        for span in list(file.waiting.values()):
+            if span.span_id in file.sent:
+                self.done.sent_before += 1
+                self._forget(file, span)
+                continue
+            if not gone and span.span_id not in file.given_up and file.younger.get(span.span_id, 0) < _YOUNGER_BATCHES:
+                self.done.held += 1
+                continue
+            if batch and (len(batch) == BATCH_SPANS or size + span.end - span.begin > BATCH_BYTES):
+                self._send_batch(file, batch)
+                batch, size = [], 0
+            batch.append(span)
+            size += span.end - span.begin
+        if batch:
+            self._send_batch(file, batch)
+        self._advance(file)
+
+    def _send_batch(self, file: _File, batch: Sequence[_Span]) -> None:
+        rebuilt = []
+        with file.path.open("rb") as lines:
+            for span in batch:
+                lines.seek(span.begin)
+                try:
+                    rebuilt.append(self._rebuild(json.loads(lines.read(span.end - span.begin)), span.span_id))
+                except _BROKEN:
+                    self.done.broken_lines += 1
+        if rebuilt:
+            self._export(rebuilt)
+        for span in batch:
+            self._forget(file, span)
+        self.done.spans += len(rebuilt)
+        self._advance(file)
+
+    def _export(self, spans: Sequence[ReadableSpan]) -> None:
+        with _LastWords() as said:
+            for attempt in range(TRIES):
+                if attempt:
+                    self._sleep(2.0**attempt)
+                if self._exporter.export(spans) is SpanExportResult.SUCCESS:
+                    return
+        raise ShipError(f"{self._endpoint} does not take them{f': {said.text}' if said.text else ''}")
+
+    def _forget(self, file: _File, span: _Span) -> None:
+        file.waiting.pop(span.span_id, None)
+        file.younger.pop(span.span_id, None)
+        file.sent.discard(span.span_id)
+        file.given_up.discard(span.span_id)
+
+    def _advance(self, file: _File) -> None:
+        """Remember that all before the first span that still waits is done."""
+        offset = next((span.begin for span in file.waiting.values()), file.read)
+        if offset > file.offset:
+            file.offset = offset
+            self._state[file.path.name] = offset
+            self._save_state()
+
+    # -- remembering ----------------------------------------------------------------------------------
+
+    def _take_lock(self) -> int:
+        try:
+            lock = os.open(self.folder / LOCK_FILE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise ShipError(
+                f"nothing can be written in {self.folder}, so what was sent can't be remembered: {error}"
+            ) from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            raise ShipError(f"another process is shipping {self.folder}") from None
+        return lock
+
+    def _load_state(self) -> dict[str, int]:
+        try:
+            self._endpoints = json.loads((self.folder / STATE_FILE).read_text())["endpoints"]
+            return {str(name): int(offset) for name, offset in self._endpoints.get(self._endpoint, {}).items()}
+        except FileNotFoundError:
+            self._endpoints = {}
+            return {}
+        except (OSError, *_BROKEN) as error:
+            raise ShipError(
+                f"{self.folder / STATE_FILE} can't be read: {error}; without it, all is sent again"
+            ) from error
+
+    def _save_state(self) -> None:
+        self._endpoints[self._endpoint] = self._state
+        path = self.folder / STATE_FILE
+        draft = path.with_suffix(".json.new")
+        try:
+            with draft.open("w") as file:
+                json.dump({"version": 1, "endpoints": self._endpoints}, file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(draft, path)
+        except OSError as error:
+            raise ShipError(f"what was sent can't be remembered in {path}: {error}") from error
+
+    # -- from OTLP JSON back to the SDK's spans -------------------------------------------------------
+
+    def _rebuild(self, document: dict[str, Any], span_id: str) -> ReadableSpan:
+        resource, scope, span = next(
+            (of_resource.get("resource", {}), of_scope.get("scope", {}), span)
+            for of_resource in document["resourceSpans"]
+            for of_scope in of_resource["scopeSpans"]
+            for span in of_scope["spans"]
+            if span["spanId"] == span_id
+        )
+        flags = int(span.get("flags") or 1)
+        trace_id = int(span["traceId"], 16)
+        state = TraceState.from_header([span["traceState"]]) if span.get("traceState") else None
+        parent = None
+        if span.get("parentSpanId"):
+            parent = SpanContext(
+                trace_id, int(span["parentSpanId"], 16), bool(flags & 0x200), TraceFlags(flags & 0xFF), state
+            )
+        status = span.get("status") or {}
+        code = StatusCode(int(status.get("code") or 0))
+        return ReadableSpan(
+            name=span["name"],
+            context=SpanContext(trace_id, int(span["spanId"], 16), False, TraceFlags(flags & 0xFF), state),
+            parent=parent,
+            resource=self._resource(resource),
+            attributes=_attributes(span.get("attributes")),
+            events=[
+                Event(e["name"], _attributes(e.get("attributes")), int(e["timeUnixNano"]))
+                for e in span.get("events", ())
+            ],
+            links=[
+                Link(
+                    SpanContext(int(link["traceId"], 16), int(link["spanId"], 16), True, TraceFlags(1)),
+                    _attributes(link.get("attributes")),
+                )
+                for link in span.get("links", ())
+            ],
+            kind=SpanKind(max(0, int(span.get("kind") or 1) - 1)),
+            status=Status(code, status.get("message")) if code is StatusCode.ERROR else Status(code),
+            start_time=int(span["startTimeUnixNano"]),
+            end_time=int(span["endTimeUnixNano"]),
+            instrumentation_scope=self._scope(scope),
+        )
+
+    def _resource(self, encoded: dict[str, Any]) -> Resource:
+        key = json.dumps(encoded)
+        if key not in self._resources:
+            self._resources[key] = Resource(_attributes(encoded.get("attributes")))
+        return self._resources[key]
+
+    def _scope(self, encoded: dict[str, Any]) -> InstrumentationScope:
+        key = json.dumps(encoded)
+        if key not in self._scopes:
+            self._scopes[key] = InstrumentationScope(
+                encoded.get("name") or "", encoded.get("version"), None, _attributes(encoded.get("attributes"))
+            )
+        return self._scopes[key]
+
+
+class _LastWords(logging.Handler):
+    """Keeps the last thing OpenTelemetry's exporters logged, which is why they failed; nothing goes further."""
+
+    _NAMES = ("opentelemetry.exporter", "opentelemetry.sdk._shared_internal")
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.text = ""
+        self._before: list[tuple[logging.Logger, bool]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.text = " ".join(record.getMessage().split())[:500]
+
+    def __enter__(self) -> _LastWords:
+        for name in self._NAMES:
+            logger = logging.getLogger(name)
+            self._before.append((logger, logger.propagate))
+            logger.addHandler(self)
+            logger.propagate = False
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for logger, propagate in self._before:
+            logger.removeHandler(self)
+            logger.propagate = propagate
+
+
+def make_exporter(endpoint: str | None, protocol: str | None) -> tuple[SpanExporter, str]:
+    """OpenTelemetry's OTLP exporter for these, else for what its variables say; and where it sends to.
+
+    `protocol` is `grpc` or `http/protobuf`. Unsaid, it is what the variables say, and for an `endpoint` whose port
+    is 4318 or that has a path, HTTP. An HTTP endpoint without `/v1/traces` gets it.
+    Raises `ShipError`.
+    """
+    said = protocol or _variable("PROTOCOL")
+    if said is None and endpoint is not None:
+        parts = urlsplit(endpoint if "//" in endpoint else f"//{endpoint}")
+        said = "http/protobuf" if parts.path.strip("/") or parts.port == 4318 else None
+    said = said or "grpc"
+    if said not in ("grpc", "http/protobuf"):
+        raise ShipError(f"protocol {said!r} is neither grpc nor http/protobuf")
+    if said == "http/protobuf" and endpoint is not None:
+        endpoint = endpoint.rstrip("/")
+        endpoint = endpoint if "//" in endpoint else f"http://{endpoint}"
+        endpoint = endpoint if endpoint.endswith("/v1/traces") else f"{endpoint}/v1/traces"
+    try:
+        exporter: Any
+        if said == "grpc":
+            from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as Grpc
+
+            exporter = Grpc(endpoint=endpoint) if endpoint else Grpc()
+        else:
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as Http
+
+            exporter = Http(endpoint=endpoint) if endpoint else Http()
+    except ImportError as error:
+        raise ShipError(f"the OTLP exporter for {said} is not installed: {error}") from error
+    return exporter, str(getattr(exporter, "_endpoint", None) or endpoint)
+
+
+def _variable(name: str) -> str | None:
+    for variable in (f"OTEL_EXPORTER_OTLP_TRACES_{name}", f"OTEL_EXPORTER_OTLP_{name}"):
+        if os.environ.get(variable, "").strip():
+            return os.environ[variable].strip()
+    return None
+
+
+def address(endpoint: str) -> str:
+    """Host and port of an endpoint, by which two spellings of one are known to be the same."""
+    parts = urlsplit(endpoint if "//" in endpoint else f"//{endpoint}")
+    host = parts.hostname or endpoint
+    host = "localhost" if host in ("127.0.0.1", "::1") else host
+    try:
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    except ValueError:
+        port = None
+    return f"{host}:{port}" if port else host
+
+
+def _pid(path: Path) -> int | None:
+    try:
+        return int(path.stem.rsplit("-", 2)[1])
+    except (ValueError, IndexError):
+        return None
+
+
+def _attributes(encoded: list[dict[str, Any]] | None) -> dict[str, Any]:
+    return {pair["key"]: _value(pair.get("value") or {}) for pair in encoded or ()}
+
+
+def _value(encoded: dict[str, Any]) -> Any:
+    for kind, value in encoded.items():
+        if kind == "stringValue":
+            return str(value)
+        if kind == "intValue":
+            return int(value)
+        if kind == "doubleValue":
+            return float(value)
+        if kind == "boolValue":
+            return bool(value)
+        if kind == "arrayValue":
+            return [_value(item) for item in value.get("values", ())]
+        if kind == "kvlistValue":
+            return _attributes(value.get("values"))
+        if kind == "bytesValue":
+            return base64.b64decode(value)
+    return None
+
+
+def follow(shipper: Shipper, every_seconds: float, on_trouble: Callable[[ShipError], None]) -> None:
+    """Ship again and again until the run is over and all of it was sent.
+
+    An endpoint that does not answer is told to `on_trouble` and tried again, as long as the run goes on. Raises
+    `ShipError` when the run is over and the rest can't be sent.
+    """
+    while True:
+        over = shipper.is_over()
+        try:
+            shipper.ship()
+        except ShipError as error:
+            if over:
+                raise
+            on_trouble(error)
+        else:
+            if over:
+                return
+        time.sleep(every_seconds)

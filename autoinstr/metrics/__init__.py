@@ -1,0 +1,1 @@
+"""Taps on logger functions, and the instruments that they feed."""

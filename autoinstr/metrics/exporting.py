@@ -1,0 +1,112 @@
+"""Recording and sending metrics without ever costing the run: the guard that spans have, for metric exporters."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult, MetricsData
+
+from autoinstr import exporting
+from autoinstr.notices import describe, say
+
+_EXPORTER_LOGGERS = (
+    "opentelemetry.exporter.otlp.proto.grpc.exporter",
+    "opentelemetry.exporter.otlp.proto.grpc.metric_exporter",
+    "opentelemetry.exporter.otlp.proto.http.metric_exporter",
+    "opentelemetry.exporter.http.transport",
+    "opentelemetry.sdk.metrics._internal.export",
+)
+
+
+class GuardedMetricExporter(MetricExporter):
+    """`exporter`, bounded, and quiet but for one notice. `once`: the key under which that is said."""
+
+    def __init__(self, exporter: MetricExporter, once: str) -> None:
+        super().__init__(exporter._preferred_temporality, exporter._preferred_aggregation)
+        self.endpoint = str(getattr(exporter, "_endpoint", "") or type(exporter).__name__)
+        self._exporter = exporter
+        self._once = once
+        self._closing = False
+        self._down = False
+        self._inherited = False
+        exporting.quieten(_EXPORTER_LOGGERS)
+        os.register_at_fork(after_in_child=self._in_child)
+
+    def _in_child(self) -> None:
+        self._closing = self._down = False
+        self._inherited = True
+
+    def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> MetricExportResult:
+        if self._closing and self._down:
+            return MetricExportResult.FAILURE
+        if self._inherited:
+            self._inherited = False
+            exporting.renew_connections(self._exporter)
+        why = ""
+        try:
+            result = self._exporter.export(metrics_data, timeout_millis=timeout_millis, **kwargs)
+        except Exception as error:
+            result, why = MetricExportResult.FAILURE, f": {describe(error)}"
+        self._down = result is not MetricExportResult.SUCCESS
+        if self._down:
+            say(f"metrics could not be sent to {self.endpoint}{why}; training goes on", once=self._once)
+        return result
+
+    def see_who_is_there(self) -> None:
+        """The process ends: where nobody answers, there are no more tries."""
+        if self._closing:
+            return
+        self._closing = True
+        if exporting._answers(self.endpoint):
+            return
+        self._down = True
+        say(f"metrics could not be sent to {self.endpoint}: nobody answers there; training goes on", once=self._once)
+        self._exporter.shutdown()  # also ends a retry that is waiting right now
+
+    def say_what_was_lost(self) -> None:
+        """Nothing more: a point that did not arrive has been said, and the next one holds the sums."""
+
+    def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
+        if not (self._closing and self._down):
+            self._exporter.shutdown(timeout_millis)
+
+    def force_flush(self, timeout_millis: float = 10_000) -> bool:
+        return self._exporter.force_flush(timeout_millis)
+
+
+def guard(provider: Any, span_guards: Iterable[exporting.GuardedExporter]) -> list[GuardedMetricExporter]:
+    """Wrap the exporter of every periodic reader of `provider`; what has another shape stays as it is.
+
+    Where a metric exporter's address is one of the span exporters', what fails for both is said once.
+    """
+    spans_go_to = {_address(one.endpoint) for one in span_guards}
+    readers: Any = getattr(provider, "_metric_readers", None)
+    if readers is None:  # older SDKs keep them elsewhere
+        readers = getattr(getattr(provider, "_sdk_config", None), "metric_readers", ())
+    guards: list[GuardedMetricExporter] = []
+    for reader in readers:
+        exporter = getattr(reader, "_exporter", None)
+        if isinstance(exporter, MetricExporter):
+            address = _address(str(getattr(exporter, "_endpoint", "")))
+            guarded = GuardedMetricExporter(exporter, "export" if address in spans_go_to else f"export to {address}")
+            reader._exporter = guarded
+            guards.append(guarded)
+    return guards
+
+
+def leave_random_alone() -> None:
+    """Give the SDK's exemplars a random source of their own.
+
+    Each value that is recorded inside a span draws from the global `random`, which training may have seeded.
+    """
+    for name, module in list(sys.modules.items()):
+        if name.startswith("opentelemetry.sdk.metrics.") and vars(module).get("randrange") is random.randrange:
+            module.randrange = random.Random().randrange  # type: ignore[attr-defined]
+
+
+def _address(endpoint: str) -> str:
+    return endpoint.partition("//")[2].partition("/")[0] or endpoint

@@ -1,0 +1,92 @@
+"""`rl.host.memory.*`: the memory of a node, told by one process of the run on it, however many ranks it has.
+
+Who tells holds a lock on a file in the node's own temporary folder: the run's folder may lie on storage that
+all nodes share. When that process ends, the next one to be asked takes over. Only Linux tells (`/proc/meminfo`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from opentelemetry.metrics import CallbackOptions, Observation
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Meter
+
+_MEMINFO = Path("/proc/meminfo")
+
+
+class NodeLock:
+    """Held by one process of a run on a node; let go of by its end, however it ends."""
+
+    def __init__(self, run_id: str, folder: Path | None = None) -> None:
+        digest = hashlib.sha256(run_id.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        user = os.getuid() if hasattr(os, "getuid") else 0
+        self.path = (folder or Path(tempfile.gettempdir())) / f"autoinstr-{user}-{digest}.lock"
+        self._file: int | None = None
+        self._pid = 0
+
+    def is_ours(self) -> bool:
+        """Whether this process holds it; takes it where nobody does."""
+        pid = os.getpid()
+        if self._file is not None and self._pid == pid:
+            return True
+        try:
+            import fcntl
+
+            if self._file is not None:  # a forked child: the lock is its parent's
+                os.close(self._file)
+                self._file = None
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+        except (ImportError, OSError):
+            return False
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(file)
+            return False
+        self._file, self._pid = file, pid
+        return True
+
+
+def observe(meter: Meter, run_id: str, folder: Path | None = None) -> None:
+    """Make the gauges, where the node tells its memory."""
+    if not _MEMINFO.exists():
+        return
+    lock = NodeLock(run_id, folder)
+
+    def gauge(name: str, about: str, *fields: str) -> None:
+        def read(_: CallbackOptions) -> Iterable[Observation]:
+            if not lock.is_ours():
+                return []
+            found = meminfo()
+            if any(field not in found for field in fields):
+                return []
+            first, *less = (found[field] for field in fields)
+            return [Observation(first - sum(less))]
+
+        meter.create_observable_gauge(name, [read], "By", about)
+
+    gauge("rl.host.memory.total", "memory of the node", "MemTotal")
+    gauge("rl.host.memory.available", "memory that can be had without swapping", "MemAvailable")
+    gauge("rl.host.memory.used", "total less available", "MemTotal", "MemAvailable")
+
+
+def meminfo(path: Path = _MEMINFO) -> dict[str, int]:
+    """The fields of `/proc/meminfo`, in bytes; empty where it can't be read."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return {}
+    found = {}
+    for line in lines:
+        name, _, rest = line.partition(":")
+        number, _, unit = rest.strip().partition(" ")
+        if number.isdigit():
+            found[name] = int(number) * (1024 if unit == "kB" else 1)
+    return found

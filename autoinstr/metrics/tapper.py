@@ -1,0 +1,176 @@
+"""From metric taps to tapped functions: installed, recorded and undone like every other patch."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from autoinstr.maps.metric_model import MetricTap
+from autoinstr.metrics.instruments import Instruments
+from autoinstr.metrics.taps import Tap
+from autoinstr.notices import describe, say
+from autoinstr.patch import compiling, functions, targets
+from autoinstr.patch.importing import when_imported
+from autoinstr.patch.ledger import APPLIED, MISSING, REFUSED, Installed, Ledger, Record, carries
+
+
+class _Claim:
+    """One tap that waits for its module, and what was made of it there."""
+
+    def __init__(self, entry: MetricTap) -> None:
+        self.entry = entry
+        self.record = Record(f"metrics of {entry.map}", str(entry.target), entry.place)
+        self.taps: list[Tap] = []
+
+
+class Tapper:
+    """Taps functions as their modules are imported. What it installs is in `ledger`, whose owner undoes it."""
+
+    def __init__(
+        self, ledger: Ledger, instruments: Instruments | None = None, on_missing: Callable[[str], None] | None = None
+    ) -> None:
+        self._ledger = ledger
+        self._instruments = instruments or Instruments()
+        self._say = on_missing or say
+        self._claims: dict[str, list[_Claim]] = {}
+        self._cancel: list[Callable[[], None]] = []
+        self._lock = threading.Lock()
+
+    def add(self, taps: Iterable[MetricTap]) -> None:
+        """Take up taps, which wait for their modules."""
+        new: dict[str, None] = {}
+        with self._lock:
+            for entry in taps:
+                claim = _Claim(entry)
+                self._ledger.records.append(claim.record)
+                self._claims.setdefault(entry.target.module, []).append(claim)
+                new[entry.target.module] = None
+        for module in new:
+            cancel = when_imported(module, lambda loaded, name=module: self.tap_module(loaded, name))  # type: ignore[misc]
+            with self._lock:
+                self._cancel.append(cancel)
+
+    def stop(self) -> None:
+        """Tap nothing from now on, and take nothing from what is tapped."""
+        with self._lock:
+            cancel, self._cancel = self._cancel, []
+            claims = [claim for listed in self._claims.values() for claim in listed]
+            self._claims.clear()
+        for stop in cancel:
+            stop()
+        for claim in claims:
+            for tap in claim.taps:
+                tap.off = True
+
+    def tap_module(self, module: Any, name: str) -> None:
+        """Tap what waits for `module`, which stands in `sys.modules` under `name`; again after a reload."""
+        with self._lock:
+            claims = list(self._claims.get(name, ()))
+        by_function: dict[str, list[_Claim]] = {}
+        for claim in claims:
+            by_function.setdefault(claim.entry.target.qualname, []).append(claim)
+        for qualname, those in by_function.items():
+            try:
+                place = targets.find(module, qualname, name)
+                raw = targets.underlying(place.raw)
+                waiting = [c for c in those if not any(carries(raw, tap) for tap in c.taps)]
+                if waiting:
+                    self._install(place, waiting)
+            except Exception as error:
+                self._leave_out(those, error)
+
+    def _install(self, place: targets.Found, claims: list[_Claim]) -> None:
+        made: list[Tap] = []
+        wrappers: list[Any] = []
+
+        def wrap(function: Any) -> Any:
+            made[:] = [Tap(claim.entry, function, self._instruments) for claim in claims]
+            wrappers.append(wrap_tapped(function, made))
+            return wrappers[-1]
+
+        new = targets.rebuilt(place, wrap)
+        place.replace(new)
+        for claim, tap in zip(claims, made, strict=True):
+            claim.taps.append(tap)
+            claim.record.state, claim.record.why = APPLIED, ""
+        self._ledger.installed.append(
+            Installed(place, new, list(made), [claim.record for claim in claims], wrappers[-1])
+        )
+
+    def _leave_out(self, claims: list[_Claim], error: Exception) -> None:
+        missing = isinstance(error, targets.TargetMissing)
+        ours = isinstance(error, (targets.TargetMissing, targets.TargetRefused))
+        why = str(error) if ours else describe(error)
+        for claim in claims:
+            claim.record.state, claim.record.why = (MISSING if missing else REFUSED), why
+            if not (missing and claim.entry.optional):
+                self._say(f"{claim.entry.place}: metrics of {claim.entry.target}: {why}; they are left out")
+
+
+def wrap_tapped(function: Any, taps: list[Tap]) -> Any:
+    """A function that does what `function` does, and hands each call to `taps`.
+
+    Raises:
+        TargetRefused: where a tap needs the end of a call that has no single one.
+    """
+    if not any(tap.needs_end for tap in taps):
+        return functions.wrap_beside(function, before=_before(taps))
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise targets.TargetRefused("a generator has neither a return nor a duration that a series could take")
+    if inspect.iscoroutinefunction(function):
+        return functions.dress(_around_coroutine(function, taps), function)
+    return functions.dress(_around(function, taps), function)
+
+
+def _before(taps: list[Tap]) -> Callable[[tuple[Any, ...], dict[str, Any]], None]:
+    if len(taps) == 1:
+        only = taps[0]
+
+        def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            only.before(args, kwargs)
+
+    else:
+
+        def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            for tap in taps:
+                tap.before(args, kwargs)
+
+    return before
+
+
+def _wanted(taps: list[Tap], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tap]:
+    """The taps that take this call. Not written in the wrappers: `dress` renames their locals, so none is shared."""
+    return [tap for tap in taps if tap.before(args, kwargs)]
+
+
+def _around(function: Any, taps: list[Tap]) -> Any:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if compiling.torch_is is not None and compiling.torch_is():
+            return function(*args, **kwargs)
+        wanted = _wanted(taps, args, kwargs)
+        if not wanted:
+            return function(*args, **kwargs)
+        started = time.perf_counter()
+        result = function(*args, **kwargs)
+        seconds = time.perf_counter() - started
+        for tap in wanted:
+            tap.after(args, kwargs, result, seconds)
+        return result
+
+    return wrapper
+
+
+def _around_coroutine(function: Any, taps: list[Tap]) -> Any:
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        wanted = _wanted(taps, args, kwargs)
+        started = time.perf_counter()
+        result = await function(*args, **kwargs)
+        seconds = time.perf_counter() - started
+        for tap in wanted:
+            tap.after(args, kwargs, result, seconds)
+        return result
+
+    return wrapper

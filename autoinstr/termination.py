@@ -1,0 +1,177 @@
+"""SIGTERM (SLURM's preemption, `kill`, `docker stop`): send what waits in a queue, then die of it as before.
+
+Only where nobody handles SIGTERM, only from the main thread, and only for a process with something to send.
+A handler that is there already stays, and one that is set later takes our place: such a process either goes on
+or comes to its end through `atexit`, which sends as well. A later handler that calls the one before it finds that
+ours does nothing, as there was nothing to call.
+
+Python runs a handler in the main thread, between two of its instructions. A main thread that hangs inside a
+library (a collective that waits for a dead rank) would no longer die of SIGTERM, so a thread of ours learns of
+the signal from `signal.set_wakeup_fd` and does the same without the main thread. Where somebody else has that
+descriptor (asyncio's signal handlers), the handler alone has to do.
+"""
+
+from __future__ import annotations
+
+import _thread
+import ctypes
+import os
+import signal
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid of whoever wrote (unix(7))
+
+
+class Termination:
+    """`flush` is called once, in a thread of its own, before the process dies; waited for up to `seconds`."""
+
+    def __init__(self, flush: Callable[[], None], seconds: float) -> None:
+        self._flush = flush
+        self._seconds = seconds
+        self._installed = False
+        self._sockets: tuple[socket.socket, socket.socket] | None = None
+        self._reset()
+
+        def on_sigterm(signum: int, frame: FrameType | None) -> None:
+            self._on_sigterm()
+
+        self._handler = on_sigterm
+
+    def _reset(self) -> None:
+        # plain locks: a handler may interrupt anything, also the inside of a `threading.Event`
+        self._claimed = _thread.allocate_lock()
+        self._flushed = _thread.allocate_lock()
+        self._flushed.acquire()
+        self._dying = False
+
+    def install(self) -> bool:
+        """Handle SIGTERM from here on. False where that is not ours to do."""
+        if self._installed or threading.current_thread() is not threading.main_thread():
+            return False
+        try:
+            if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+                return False
+            signal.signal(signal.SIGTERM, self._handler)
+        except (ValueError, OSError):  # a subinterpreter
+            return False
+        self._installed = True
+        self._watch()
+        os.register_at_fork(after_in_child=self._in_child)
+        return True
+
+    def remove(self) -> None:
+        """Leave SIGTERM as it was, unless somebody has taken it over since."""
+        if not self._installed or threading.current_thread() is not threading.main_thread():
+            return
+        self._installed = False
+        if signal.getsignal(signal.SIGTERM) is self._handler:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self._unwatch()
+
+    # -- the signal -----------------------------------------------------------------------------------
+
+    def _on_sigterm(self) -> None:
+        if signal.getsignal(signal.SIGTERM) is not self._handler:
+            return  # a handler set after ours calls the one before it
+        if not self._dying:  # the second SIGTERM of an impatient sender ends the waiting
+            self._dying = True
+            if self._claimed.acquire(False):
+                try:
+                    # not threading.Thread: its lock may be held by what we interrupt
+                    _thread.start_new_thread(self._run_flush, ())
+                except RuntimeError:
+                    self._flushed.release()
+            self._flushed.acquire(timeout=self._seconds)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def _run_flush(self) -> None:
+        try:
+            self._flush()
+        except Exception:  # the process dies now, whatever happens
+            pass
+        self._flushed.release()
+
+    # -- when the main thread is stuck ----------------------------------------------------------------
+
+    def _watch(self) -> None:
+        if not hasattr(socket, "SO_PASSCRED"):
+            return
+        reader, writer = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        writer.setblocking(False)
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        if before != -1:
+            signal.set_wakeup_fd(before)
+            reader.close()
+            writer.close()
+            return
+        self._sockets = (reader, writer)
+        threading.Thread(target=self._listen, args=(reader,), name="autoinstr-sigterm", daemon=True).start()
+
+    def _unwatch(self) -> None:
+        if self._sockets is None:
+            return
+        reader, writer = self._sockets
+        self._sockets = None
+        before = signal.set_wakeup_fd(-1)
+        if before not in (-1, writer.fileno()):
+            signal.set_wakeup_fd(before)
+        try:
+            reader.shutdown(socket.SHUT_RD)  # wakes the thread that reads
+        except OSError:
+            pass
+        reader.close()
+        writer.close()
+
+    def _listen(self, reader: socket.socket) -> None:
+        while True:
+            try:
+                data, ancillary, _, _ = reader.recvmsg(1, socket.CMSG_SPACE(_CREDENTIALS.size))
+            except OSError:
+                return
+            if not data:
+                return
+            # a forked child shares the descriptor until it has set its own
+            sender = _sender(ancillary)
+            if data[0] != signal.SIGTERM or sender != os.getpid():
+                continue
+            if signal.getsignal(signal.SIGTERM) is not self._handler or not self._claimed.acquire(False):
+                continue
+            self._run_flush()
+            # `signal.signal` is for the main thread only, and that one may never come back
+            libc = ctypes.CDLL(None)
+            libc.signal.argtypes, libc.signal.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
+            libc.signal(int(signal.SIGTERM), None)  # SIG_DFL
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def _in_child(self) -> None:
+        """A forked child has the handler, and needs a thread and a descriptor of its own."""
+        if not self._installed:
+            return
+        self._reset()
+        try:
+            if self._sockets is not None:
+                reader, writer = self._sockets
+                self._sockets = None
+                before = signal.set_wakeup_fd(-1)
+                if before not in (-1, writer.fileno()):
+                    signal.set_wakeup_fd(before)
+                reader.close()
+                writer.close()
+            if signal.getsignal(signal.SIGTERM) is self._handler:
+                self._watch()
+        except Exception:  # the handler alone has to do
+            pass
+
+
+def _sender(ancillary: list[tuple[int, int, Any]]) -> int | None:
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == getattr(socket, "SCM_CREDENTIALS", 2):
+            return int(_CREDENTIALS.unpack(data[: _CREDENTIALS.size])[0])
+    return None

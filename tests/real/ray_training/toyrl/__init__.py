@@ -1,0 +1,1 @@
+"""A little asynchronous GRPO on real Ray, its actors written as NeMo RL writes them."""
