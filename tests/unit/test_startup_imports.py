@@ -37,7 +37,7 @@ OURS = {
 }
 """Our own modules, no more and no less."""
 
-OTHERS: set[str] = set()
+OTHERS = {"email.feedparser", "email.parser"}
 """From the standard library, beyond what OpenTelemetry's own set-up imports: ids, and the list of installed maps."""
 
 STARTER = {"sitecustomize"}
