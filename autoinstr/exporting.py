@@ -16,7 +16,6 @@ import random
 import socket
 import sys
 import threading
-import time
 import types
 from collections.abc import Callable, Sequence
 from typing import Any

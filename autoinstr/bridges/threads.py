@@ -30,10 +30,10 @@ def install() -> None:
         _users += 1
         if _users > 1:
             return
-        start, submit = threading.Thread.start, pool.ThreadPoolExecutor.submit
+        start: Any = threading.Thread.start
+        submit: Any = pool.ThreadPoolExecutor.submit
         _originals = (start, submit)
 
-        @functools.wraps(start)
         def start_in_context(self: threading.Thread, *args: Any, **kwargs: Any) -> Any:
             context = get_current()
             # a pool's own threads live on: they must not keep the span of whoever happened to submit first
@@ -41,16 +41,17 @@ def install() -> None:
                 self.run = functools.partial(_run_once, self, self.run, context)  # type: ignore[method-assign]
             return start(self, *args, **kwargs)
 
-        @functools.wraps(submit)
         def submit_in_context(self: Any, /, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             context = get_current()
             if carries_into_threads(context):
                 return submit(self, functools.partial(_in_context, context, fn), *args, **kwargs)
             return submit(self, fn, *args, **kwargs)
 
+        functools.update_wrapper(start_in_context, start)
+        functools.update_wrapper(submit_in_context, submit)
         _installed = (start_in_context, submit_in_context)
         threading.Thread.start = start_in_context  # type: ignore[method-assign]
-        pool.ThreadPoolExecutor.submit = submit_in_context  # type: ignore[method-assign]
+        pool.ThreadPoolExecutor.submit = submit_in_context  # type: ignore[method-assign,assignment]
 
 
 def remove() -> None:

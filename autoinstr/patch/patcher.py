@@ -83,6 +83,7 @@ class Patcher:
         entries = list(entries)
         movable = {a: b for e in entries if e.scope for a, b in e.scope.groups}
         new_modules: dict[str, None] = {}
+        in_threads = False
         with self._lock:
             for entry in entries:
                 selected = self._selection.selects(entry.name, entry.group)
@@ -92,6 +93,7 @@ class Patcher:
                 if (entry.name, entry.place) in self._entries:
                     continue
                 self._entries.add((entry.name, entry.place))
+                in_threads = in_threads or entry.threads
                 why_not = misfit(entry)
                 for claim in claims_of(Shared(entry, self._plan(entry, selected))):
                     self.ledger.records.append(claim.record)
@@ -102,6 +104,11 @@ class Patcher:
                     new_modules[claim.target.module] = None
         if not self._cancel:
             self._cancel.append(compiling.know_torch())
+        if in_threads:
+            from autoinstr.bridges import threads
+
+            threads.install()
+            self._cancel.append(threads.remove)
         for module in new_modules:
             cancel = when_imported(module, lambda loaded, name=module: self.patch_module(loaded, name))  # type: ignore[misc]
             with self._lock:
@@ -120,6 +127,7 @@ class Patcher:
             selects=self._selection.selects_group,
             selected=selected,
             once_per_instance=entry.subclasses,
+            threads=entry.threads,
         )
 
     # -- modules --------------------------------------------------------------------------------------
