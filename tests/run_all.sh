@@ -40,8 +40,15 @@ echo "== lint and types"
 note "lint and types: passed"
 [ -z "${LINT_ONLY:-}" ] || exit 0
 
+# $1 environment, then what to run. Two processes: most tests wait for processes of their own.
+tests() {
+    environment=$1
+    shift
+    "$environment/bin/python" -m pytest -n 2 --dist loadfile "$@"
+}
+
 echo "== tests: Python $main_version, newest dependencies"
-"$bin/python" -m pytest tests
+tests .venv-test tests
 note "Python $main_version, newest dependencies: passed"
 
 oldest=$(find_python 3.10)
@@ -49,7 +56,7 @@ if [ -n "$oldest" ]; then
     echo "== tests: Python 3.10, oldest dependencies"
     env_for .venv-oldest "$oldest" '.[test]' 'wrapt==1.14.*' 'opentelemetry-instrumentation==0.63b0' \
         'opentelemetry-sdk==1.42.0' 'opentelemetry-exporter-otlp==1.42.0'
-    .venv-oldest/bin/python -m pytest tests
+    tests .venv-oldest tests
     note "Python 3.10, oldest dependencies: passed"
 else
     note "Python 3.10, oldest dependencies: NOT RUN, there is no Python 3.10 here"
@@ -59,13 +66,43 @@ for version in 3.11 3.12 3.13 3.14; do
     [ "$version" != "$main_version" ] || continue
     interpreter=$(find_python "$version")
     if [ -n "$interpreter" ]; then
-        echo "== tests: Python $version, newest dependencies"
+        echo "== tests: Python $version, newest dependencies: the engine and the whole chain"
         env_for ".venv-$version" "$interpreter" '.[test]'
-        ".venv-$version/bin/python" -m pytest tests
+        tests ".venv-$version" tests/unit tests/test_end_to_end.py
         note "Python $version, newest dependencies: passed"
     else
         note "Python $version: NOT RUN, it is not installed here"
     fi
 done
+
+# Real Ray, for which no extra exists and not every Python has a wheel. The newest release; ALL_RAY=1 adds the oldest
+# that is supported and one between.
+ray_python=$(find_python 3.12)
+[ -n "$ray_python" ] || ray_python=$(find_python 3.11)
+for release in newest ${ALL_RAY:+2.49 2.55}; do
+    requirement="ray==$release.*"
+    [ "$release" != newest ] || requirement="ray>=2.56"
+    if [ -z "$ray_python" ]; then
+        note "Ray $release: NOT RUN, there is no Python 3.11 or 3.12 here"
+    elif env_for ".venv-ray-$release" "$ray_python" '.[test]' "$requirement"; then
+        echo "== tests: Ray $release, Python $(version_of "$ray_python")"
+        ".venv-ray-$release/bin/python" -m pytest tests/real/test_ray.py
+        note "Ray $release, Python $(version_of "$ray_python"): passed"
+    else
+        note "Ray $release: NOT RUN, it can't be installed here"
+    fi
+done
+
+# torch.compile, with the torch that is there: CI does not fetch gigabytes for it.
+for candidate in ${TORCH_PYTHON:-} "$PYTHON"; do
+    if "$candidate" -c "import torch, opentelemetry.sdk, wrapt" 2>/dev/null; then
+        echo "== tests: torch.compile"
+        PYTHONPATH="$PWD" "$candidate" -m pytest tests/unit/test_torch_compile.py
+        note "torch.compile: passed"
+        torch_ran=yes
+        break
+    fi
+done
+[ -n "${torch_ran:-}" ] || note "torch.compile: NOT RUN, no Python here has torch (TORCH_PYTHON names one)"
 
 echo "== summary$summary"

@@ -129,9 +129,7 @@ def test_two_seeded_runs_share_no_span_id(tmp_path: Path) -> None:
 def test_the_same_spans_reach_a_receiver(tmp_path: Path, protocol: str) -> None:
     with Receiver() as receiver:
         endpoint = receiver.grpc_endpoint if protocol == "grpc" else receiver.http_endpoint
-        done = example(
-            tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT=endpoint, OTEL_EXPORTER_OTLP_PROTOCOL=protocol, **PER_STEP
-        )
+        done = example(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT=endpoint, OTEL_EXPORTER_OTLP_PROTOCOL=protocol, **PER_STEP)
         assert our_lines(done) == []
         assert ours(receiver.spans()) == EXPECTED
         assert not (tmp_path / "autoinstr-runs").exists(), "the journal is off when an endpoint is set"
@@ -238,7 +236,5 @@ def test_the_other_loops(tmp_path: Path, mode: str) -> None:
     if mode == "async":
         names |= {"rl.init.total", "rl.idle.refit_bubble"}
     assert names <= spans.keys()
-    iterations = {
-        attributes(s)["rl.iteration"] for s in journal_spans(tmp_path) if s["name"] == "rl.grpo.step"
-    }
+    iterations = {attributes(s)["rl.iteration"] for s in journal_spans(tmp_path) if s["name"] == "rl.grpo.step"}
     assert iterations == {str(n) for n in range(1, STEPS + 1)}

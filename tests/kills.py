@@ -1,0 +1,169 @@
+"""The example, killed by SIGKILL at random moments, and what must be true of its journal afterwards.
+
+    python tests/kills.py 200
+
+What finished is known independently: a copy of the stand-in writes a line of its own, by `os.write`, each time
+one of its timer blocks has been entered or left.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from autoinstr.journal.reader import read_run
+from autoinstr.report.postmortem import fates
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from runs import INSTRUMENT, ROOT, clean_environment
+
+SPANS = {
+    "total_step_time": "rl.grpo.step",
+    "data_processing": "rl.grpo.data_processing",
+    "generation": "rl.grpo.generation",
+    "reward_calculation": "rl.grpo.reward_calculation",
+    "policy_and_reference_logprobs": "rl.grpo.policy_and_reference_logprobs",
+    "advantage_calculation": "rl.grpo.advantage_calculation",
+    "policy_training": "rl.grpo.policy_training",
+}
+LONGEST_SECONDS = 1.5
+"""How far into its training an example may come."""
+
+SIDE_LOG = """
+import os
+
+_file = os.open(os.environ["SIDE_LOG"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+class logged:
+    def __init__(self, label, block):
+        self.label, self.block = label, block
+
+    def __enter__(self):
+        entered = self.block.__enter__()
+        os.write(_file, f"in {self.label}\\n".encode())
+        return entered
+
+    def __exit__(self, *error):
+        swallowed = self.block.__exit__(*error)
+        os.write(_file, f"out {self.label}\\n".encode())
+        return swallowed
+"""
+
+
+@dataclass
+class Killed:
+    """One killed run: how far it had come, and what was wrong with its journal (nothing should be)."""
+
+    finished: int
+    open: int
+    torn: bool
+    problems: list[str]
+
+
+def copy_example(folder: Path) -> Path:
+    """A copy of the example whose training writes the side log; autoinstr knows nothing of it."""
+    shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    stand_in = folder / "tests" / "fake_training"
+    shutil.copytree(ROOT / "tests" / "fake_training", stand_in, ignore=shutil.ignore_patterns("__pycache__"))
+    (stand_in / "side_log.py").write_text(SIDE_LOG)
+    loop = stand_in / "nemo_rl" / "algorithms" / "grpo.py"
+    text, count = re.subn(r'with (timer\.time\(("\w+")\)):', r"with _logged(\2, \1):", loop.read_text())
+    assert count > 5, "the stand-in's timer blocks look different"
+    first = text.index("import ", text.index("from __future__") + 30)
+    first = text.rindex("\n", 0, first) + 1
+    loop.write_text(text[:first] + "from side_log import logged as _logged\n" + text[first:])
+    return folder / "examples" / "run_grpo.py"
+
+
+def kill_one(example: Path, cwd: Path, seed: int) -> Killed:
+    """Run the example in `cwd`, kill it at a moment that `seed` draws, and look at what it left."""
+    draw = random.Random(seed)
+    cwd.mkdir()
+    side = cwd / "side.log"
+    process = subprocess.Popen(
+        [str(INSTRUMENT), sys.executable, str(example), "--steps", "100000"],
+        cwd=cwd,
+        env=clean_environment(
+            AUTOINSTR_SPAN_GROUPS="per_step", FAKE_TRAINING_PACE="0.02", SIDE_LOG=str(side), AUTOINSTR_RUN_ID="killed"
+        ),
+        stdout=subprocess.DEVNULL,
+        stderr=(cwd / "stderr").open("w"),
+    )
+    until = time.monotonic() + 60
+    # one in ten is killed at any moment of its start, the others once there is a first span
+    if draw.random() < 0.9:
+        while not any(cwd.glob("autoinstr-runs/*/*.jsonl")) and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.002)
+    time.sleep(draw.uniform(0, LONGEST_SECONDS))
+    process.kill()
+    process.wait()
+    return examine(side, cwd / "autoinstr-runs" / "killed", (cwd / "stderr").read_text())
+
+
+def examine(side: Path, folder: Path, stderr: str) -> Killed:
+    """Compare the journal with the side log. A kill may fall between a span's end and its line in the side log."""
+    problems = [line for line in stderr.splitlines() if line.startswith("autoinstr: ")]
+    left: Counter[str] = Counter()
+    entered: list[str] = []
+    for line in side.read_text().splitlines() if side.exists() else ():
+        word, _, label = line.partition(" ")
+        if label not in SPANS:
+            continue
+        if word == "in":
+            entered.append(SPANS[label])
+        else:
+            left[SPANS[label]] += 1
+            entered.remove(SPANS[label])
+    if not side.exists() or not any(path.stat().st_size for path in folder.glob("*.jsonl")):
+        return Killed(0, 0, False, problems + (["no journal"] if entered or left else []))
+    run = read_run(folder)
+    torn = any(not path.read_bytes().endswith(b"\n") for path in folder.glob("*.jsonl"))
+    if run.broken_lines > torn:
+        problems.append(f"{run.broken_lines} broken lines, torn: {torn}")
+    finished = Counter(span.name for span in run.spans)
+    for name in SPANS.values():
+        if not left[name] <= finished[name] <= left[name] + 1:
+            problems.append(f"{name}: {left[name]} ended, {finished[name]} in the journal")
+    still = [span.name for span in run.open]
+    missing = Counter(entered) - Counter(still)
+    # the one whose end was on record and whose line in the side log was not written any more
+    if missing.total() > 1 or any(finished[name] == left[name] for name in missing):
+        problems.append(f"open and not named: {dict(missing)}")
+    (fate,) = fates(run)
+    if fate.state != "killed":
+        problems.append(f"the post-mortem says {fate.state}: {fate.why}")
+    if run.spans and [span.name for span, _ in fate.open][:1] not in (["rl.grpo.job"], ["rl.startup"]):
+        problems.append(f"the stack is {[span.name for span, _ in fate.open]}")
+    return Killed(finished.total(), len(still), torn, problems)
+
+
+def kill_many(count: int, at_once: int, seed: int) -> list[Killed]:
+    with tempfile.TemporaryDirectory(prefix="autoinstr-kills-") as temporary:
+        example = copy_example(Path(temporary))
+        with ThreadPoolExecutor(at_once) as pool:
+            return list(pool.map(lambda i: kill_one(example, Path(temporary) / f"run-{i}", seed + i), range(count)))
+
+
+if __name__ == "__main__":
+    wanted = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+    started = time.monotonic()
+    killed = kill_many(wanted, at_once=4, seed=time.time_ns())
+    for number, one in enumerate(killed):
+        for problem in one.problems:
+            print(f"run {number}: {problem}")
+    print(
+        f"{len(killed)} killed in {time.monotonic() - started:.0f} s: "
+        f"{sum(k.finished for k in killed)} finished spans, "
+        f"{sum(k.open for k in killed)} open ones, {sum(k.torn for k in killed)} torn lines, "
+        f"{sum(bool(k.problems) for k in killed)} runs with problems"
+    )
+    sys.exit(any(one.problems for one in killed))

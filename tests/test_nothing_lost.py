@@ -1,0 +1,412 @@
+"""Nothing lost: kills, preemption, collectors that are dead, slow or silent, bursts.
+
+`AUTOINSTR_TEST_KILLS=200` kills as often as that; `python tests/kills.py 200` prints figures.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from kills import kill_many
+from otlp_receiver import Receiver
+from runs import INSTRUMENT, clean_environment, journal_spans, run
+
+MAP = """
+map: work
+package: work
+spans:
+  work.step:
+    group: step
+    function: work:step
+  work.item:
+    group: rollout
+    function: work:item
+"""
+
+WORK = """
+import signal, sys, time
+
+def item(n):
+    return n
+
+def step(seconds=0.0, items=0):
+    for n in range(items):
+        item(n)
+    time.sleep(seconds)
+"""
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """A folder with a package `work`, its map, and the environment for it in `AUTOINSTR_SPAN_MAPS`."""
+    return write_work(tmp_path)
+
+
+def write_work(folder: Path) -> Path:
+    (folder / "work.py").write_text(WORK)
+    (folder / "work.yaml").write_text(MAP)
+    return folder
+
+
+def settings(folder: Path, **more: str) -> dict[str, str]:
+    return {
+        "AUTOINSTR_SPAN_MAPS": str(folder / "work.yaml"),
+        "AUTOINSTR_SPAN_GROUPS": "all",
+        "AUTOINSTR_BUILTIN_MAPS": "none",
+        **more,
+    }
+
+
+def start(folder: Path, source: str, **env: str) -> subprocess.Popen[str]:
+    """A traced script that is running: it has printed `ready`."""
+    (folder / "script.py").write_text(source)
+    process = subprocess.Popen(
+        [str(INSTRUMENT), sys.executable, "script.py"],
+        cwd=folder,
+        env=clean_environment(**settings(folder, **env)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if line != "ready\n":
+        process.kill()
+        raise AssertionError(f"{line}\n{process.communicate()[1]}")
+    return process
+
+
+def sigterm(process: subprocess.Popen[str]) -> tuple[int, float, str, str]:
+    """Send SIGTERM; the exit status, the seconds it took, what was printed and said."""
+    began = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    try:
+        out, err = process.communicate(timeout=30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    return process.returncode, time.monotonic() - began, out, err
+
+
+def direct(receiver: Receiver, protocol: str = "grpc") -> dict[str, str]:
+    """An environment that sends to the receiver, and so seldom that only a flush gets anything there."""
+    return {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.grpc_endpoint if protocol == "grpc" else receiver.http_endpoint,
+        "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
+        "OTEL_BSP_SCHEDULE_DELAY": "60000",
+    }
+
+
+# -- kill -9 --------------------------------------------------------------------------------------------
+
+
+def test_killed_at_any_moment_no_finished_span_is_missing_and_every_open_one_is_named() -> None:
+    killed = kill_many(int(os.environ.get("AUTOINSTR_TEST_KILLS", "8")), at_once=4, seed=time.time_ns())
+    assert [problem for one in killed for problem in one.problems] == []
+    assert sum(one.finished for one in killed) > 0
+    assert sum(one.open for one in killed) > 0
+
+
+# -- SIGTERM --------------------------------------------------------------------------------------------
+
+BUSY = "import work\nwork.step()\nprint('ready', flush=True)\nwhile True: work.time.sleep(0.01)\n"
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_sigterm_flushes_and_then_kills_as_it_would_have(work: Path, protocol: str) -> None:
+    with Receiver() as receiver:
+        status, seconds, _, err = sigterm(start(work, BUSY, **direct(receiver, protocol)))
+        assert status == -signal.SIGTERM
+        assert [span.name for span in receiver.spans()] == ["work.step"], err
+        assert seconds < 5
+        assert err == ""
+
+
+def test_without_an_exporter_sigterm_is_left_alone(work: Path) -> None:
+    source = "import signal, work\nwork.step()\nassert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL\n"
+    process = start(work, source + "print('ready', flush=True)\nwork.time.sleep(60)\n")
+    assert sigterm(process)[0] == -signal.SIGTERM
+
+
+def test_a_main_thread_that_hangs_in_a_library_still_dies_of_sigterm(work: Path) -> None:
+    """Python's own handlers would wait for it for ever."""
+    source = (
+        "import ctypes, work\nwork.step()\nprint('ready', flush=True)\n"
+        # a call that begins again after each signal, as a collective does
+        "libc = ctypes.CDLL(None)\n"
+        "lock = ctypes.create_string_buffer(64)\n"
+        "libc.pthread_mutex_init(lock, None)\nlibc.pthread_mutex_lock(lock)\nlibc.pthread_mutex_lock(lock)\n"
+    )
+    with Receiver() as receiver:
+        status, seconds, _, err = sigterm(start(work, source, **direct(receiver)))
+        assert status == -signal.SIGTERM, err
+        assert [span.name for span in receiver.spans()] == ["work.step"]
+        assert seconds < 10
+
+
+HANDLER = "def mine(signum, frame):\n    print('mine', flush=True)\n    sys.exit(7)\n"
+
+
+def test_a_handler_that_is_set_later_runs_once_and_the_exit_sends(work: Path) -> None:
+    source = (
+        f"import signal, sys, work\n{HANDLER}signal.signal(signal.SIGTERM, mine)\n"
+        "work.step()\nprint('ready', flush=True)\nwhile True: work.time.sleep(0.01)\n"
+    )
+    with Receiver() as receiver:
+        status, _, out, err = sigterm(start(work, source, **direct(receiver)))
+        assert (status, out) == (7, "mine\n"), err
+        assert len(receiver.spans()) == 1
+
+
+def test_a_later_handler_that_calls_the_one_before_goes_on_after_it(work: Path) -> None:
+    """It was written for SIG_DFL, which is not callable: ours must not end the process under it."""
+    source = (
+        "import signal, sys, work\n"
+        "before = signal.getsignal(signal.SIGTERM)\n"
+        "def mine(signum, frame):\n"
+        "    if callable(before): before(signum, frame)\n"
+        "    print('mine', flush=True)\n"
+        "    sys.exit(7)\n"
+        "signal.signal(signal.SIGTERM, mine)\n"
+        "work.step()\nprint('ready', flush=True)\nwhile True: work.time.sleep(0.01)\n"
+    )
+    with Receiver() as receiver:
+        status, _, out, err = sigterm(start(work, source, **direct(receiver)))
+        assert (status, out) == (7, "mine\n"), err
+        assert len(receiver.spans()) == 1
+
+
+def test_a_handler_that_was_there_before_stays(work: Path) -> None:
+    (work / "sitecustomize.py").write_text("")
+    source = (
+        f"import signal, sys\n{HANDLER}"
+        "signal.signal(signal.SIGTERM, mine)\n"
+        "from opentelemetry.instrumentation.auto_instrumentation import initialize\n"
+        "initialize()\n"
+        "assert signal.getsignal(signal.SIGTERM) is mine\n"
+        "import work\nwork.step()\nprint('ready', flush=True)\nwhile True: work.time.sleep(0.01)\n"
+    )
+    (work / "script.py").write_text(source)
+    with Receiver() as receiver:
+        process = subprocess.Popen(
+            [sys.executable, "script.py"],
+            cwd=work,
+            env=clean_environment(
+                **settings(
+                    work, OTEL_PYTHON_DISTRO="autoinstr", OTEL_PYTHON_CONFIGURATOR="autoinstr", **direct(receiver)
+                )
+            ),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n", process.communicate()[1]
+        status, _, out, _ = sigterm(process)
+        assert (status, out) == (7, "mine\n")
+        assert len(receiver.spans()) == 1
+
+
+def test_sigterm_does_not_wait_long_for_a_collector_that_hangs(slow_ends: SlowEnds) -> None:
+    status, seconds, _, _ = slow_ends.sigterm.result()
+    assert status == -signal.SIGTERM
+    assert seconds < 6 + 4, "6 s, and a machine that is busy with the others"
+
+
+def test_the_second_sigterm_ends_the_waiting(work: Path) -> None:
+    with silent() as endpoint:
+        process = start(
+            work,
+            BUSY,
+            OTEL_EXPORTER_OTLP_ENDPOINT=endpoint,
+            OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf",
+            OTEL_BSP_SCHEDULE_DELAY="60000",
+        )
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        status, seconds, _, _ = sigterm(process)
+        assert status == -signal.SIGTERM
+        assert seconds < 3
+
+
+# -- collectors that are no good ------------------------------------------------------------------------
+
+
+@contextmanager
+def silent() -> Iterator[str]:
+    """Accepts connections and never answers."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(64)
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+@contextmanager
+def black_hole() -> Iterator[str]:
+    """Connecting to it takes for ever: its queue of connections is full, and the kernel drops what comes."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        address = listening.getsockname()
+        filling = [socket.socket() for _ in range(8)]
+        for one in filling:
+            one.setblocking(False)
+            one.connect_ex(address)
+        time.sleep(0.1)
+        yield f"http://127.0.0.1:{address[1]}"
+        for one in filling:
+            one.close()
+
+
+@contextmanager
+def slow() -> Iterator[str]:
+    """Reads a request and answers it after three seconds."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(64)
+
+        def answer(connection: socket.socket) -> None:
+            try:
+                connection.recv(1 << 20)
+                time.sleep(3)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+            except OSError:
+                pass
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:
+                    return
+                threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+@dataclass
+class SlowEnds:
+    """Processes whose ends take their time: they run beside each other, from the first test on that asks for one."""
+
+    exits: dict[tuple[str, str], Future[float]]
+    sigterm: Future[tuple[int, float, str, str]]
+    full_queue: Future[subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def slow_ends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlowEnds]:
+    def folder() -> Path:
+        return write_work(tmp_path_factory.mktemp("slow"))
+
+    with silent() as accepts, black_hole() as drops, slow() as late, ThreadPoolExecutor(8) as pool:
+        hangs = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": accepts,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+            "OTEL_BSP_SCHEDULE_DELAY": "60000",
+        }
+        exits = {
+            (what, protocol): pool.submit(seconds_to_exit, folder(), endpoint, protocol)
+            for what, endpoint in (("silent", accepts), ("black hole", drops), ("slow", late))
+            for protocol in ("grpc", "http/protobuf")
+        }
+        preempted = folder()
+        overflowing = folder()
+        (overflowing / "script.py").write_text("import work\nwork.step(items=3000)\n")
+        yield SlowEnds(
+            exits,
+            pool.submit(lambda: sigterm(start(preempted, BUSY, **hangs))),
+            pool.submit(
+                lambda: run(
+                    "script.py",
+                    cwd=overflowing,
+                    **settings(overflowing, **hangs, OTEL_BSP_MAX_QUEUE_SIZE="1000"),
+                )
+            ),
+        )
+
+
+def seconds_to_exit(folder: Path, endpoint: str, protocol: str) -> float:
+    """How long the end of a process takes that has 2,000 spans for that endpoint."""
+    (folder / "script.py").write_text(
+        "import work\nfor n in range(2000): work.step()\nprint(work.time.monotonic(), flush=True)\n"
+    )
+    done = run(
+        "script.py",
+        cwd=folder,
+        timeout=60,
+        **settings(folder, OTEL_EXPORTER_OTLP_ENDPOINT=endpoint, OTEL_EXPORTER_OTLP_PROTOCOL=protocol),
+    )
+    took = time.monotonic() - float(done.stdout)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert len([line for line in done.stderr.splitlines() if line.startswith("autoinstr: ")]) in (1, 2), done.stderr
+    return took
+
+
+def test_no_collector_holds_up_the_exit(slow_ends: SlowEnds) -> None:
+    took = {case: future.result() for case, future in slow_ends.exits.items()}
+    # 5 s for the exit, and a machine that is busy with the others
+    assert all(seconds < 5 + 4 for seconds in took.values()), took
+
+
+# -- bursts ---------------------------------------------------------------------------------------------
+
+BURST = """
+import asyncio, sys, time
+import work
+
+async def task(items):
+    for n in range(items):
+        work.item(n)
+        if n % 20 == 0:
+            await asyncio.sleep(0)
+
+async def main(bursts, tasks, spans):
+    for burst in range(bursts):
+        began = time.monotonic()
+        await asyncio.gather(*(task(spans // tasks + (t < spans % tasks)) for t in range(tasks)))
+        print(f"{time.monotonic() - began:.3f}", flush=True)
+        await asyncio.sleep(max(0.0, began + 1 - time.monotonic()))
+
+asyncio.run(main(*map(int, sys.argv[1:])))
+"""
+
+
+def test_a_burst_of_20_000_spans_loses_none_by_otlp_or_by_the_journal(work: Path) -> None:
+    bursts = int(os.environ.get("AUTOINSTR_TEST_BURSTS", "1"))
+    (work / "script.py").write_text(BURST)
+    with Receiver() as receiver:
+        done = run(
+            "script.py",
+            *map(str, (bursts, 64, 20_000)),
+            cwd=work,
+            **settings(work, OTEL_EXPORTER_OTLP_ENDPOINT=receiver.grpc_endpoint, AUTOINSTR_JOURNAL="on"),
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == ""
+        ids = {span.span_id.hex() for span in receiver.spans()}
+        assert len(receiver.spans()) == len(ids) == bursts * 20_000
+    journal = journal_spans(work)
+    assert {span["spanId"] for span in journal} == ids
+    assert len(journal) == len(ids)
+    print(f"bursts of 20,000 spans took {done.stdout.split()} s")
+
+
+def test_a_full_queue_is_said_and_counted(slow_ends: SlowEnds) -> None:
+    said = [line for line in slow_ends.full_queue.result().stderr.splitlines() if line.startswith("autoinstr: ")]
+    assert len([line for line in said if "the queue of 1000 is full" in line]) == 1, said
+    (lost,) = [line for line in said if "were not sent" in line]
+    assert "dropped by the full queue" in lost
