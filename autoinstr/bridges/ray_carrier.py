@@ -17,7 +17,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, Trace
 from autoinstr.spans.opening import ActiveScope, get_current, scope_of, within_scope
 
 SCOPE_HEADER = "autoinstr-scope"
-"""The bucket and the groups of the sender's scope, as JSON: spans made for a validation count as such anywhere."""
+"""The bucket, the groups and the threads flag of the sender's scope, as JSON: spans made for a validation count as such anywhere."""
 
 _VERSION = "00"
 _LENGTHS = (2, 32, 16, 2)
@@ -37,7 +37,9 @@ def outgoing() -> dict[str, str] | None:
         W3CBaggagePropagator().inject(headers, context)
     scope = scope_of(context)
     if scope is not None:
-        headers[SCOPE_HEADER] = json.dumps({"bucket": scope.bucket, "groups": dict(scope.groups)})
+        headers[SCOPE_HEADER] = json.dumps(
+            {"bucket": scope.bucket, "groups": dict(scope.groups), "threads": scope.threads}
+        )
     return headers
 
 
@@ -52,7 +54,7 @@ def incoming(headers: Mapping[str, Any]) -> Context | None:
     scope = headers.get(SCOPE_HEADER)
     if scope:
         read = json.loads(scope)
-        context = within_scope(context, ActiveScope(read["bucket"], read["groups"]))
+        context = within_scope(context, ActiveScope(read["bucket"], read["groups"], read.get("threads", False)))
     return context
 
 

@@ -33,7 +33,6 @@ LOST_END_ATTRIBUTE = "autoinstr.lost_end"
 _SPAN_KEY: Any = getattr(propagation, "_SPAN_KEY", None)
 _put: Callable[[Any, Any, Any], None] = dict.__setitem__  # a Context is closed to all others once it is attached
 _SCOPE_KEY = context_api.create_key("autoinstr-scope")
-_THREADS_KEY = context_api.create_key("autoinstr-threads")
 _OPENED_KEY = context_api.create_key("autoinstr-opened")
 
 _runtime = getattr(context_api, "_RUNTIME_CONTEXT", None)
@@ -60,22 +59,27 @@ def detach(token: Any) -> bool:
 
 def carries_into_threads(context: Context) -> bool:
     """Whether a thread that is started in this context takes it along."""
-    return _THREADS_KEY in context
+    scope: Any = context.get(_SCOPE_KEY)
+    return scope is not None and bool(scope.threads)
 
 
 class ActiveScope:
-    """The scopes that hold in a context, merged: the innermost bucket, and every group that counts as another."""
+    """The scopes that hold in a context, merged: the innermost bucket, and every group that counts as another.
 
-    __slots__ = ("bucket", "groups")
+    `threads` says that threads which are started in it take it along.
+    """
 
-    def __init__(self, bucket: str | None, groups: Mapping[str, str]) -> None:
+    __slots__ = ("bucket", "groups", "threads")
+
+    def __init__(self, bucket: str | None, groups: Mapping[str, str], threads: bool = False) -> None:
         self.bucket = bucket
         self.groups = groups
+        self.threads = threads
 
     def within(self, outer: ActiveScope | None) -> ActiveScope:
         if outer is None:
             return self
-        return ActiveScope(self.bucket or outer.bucket, {**outer.groups, **self.groups})
+        return ActiveScope(self.bucket or outer.bucket, {**outer.groups, **self.groups}, self.threads or outer.threads)
 
 
 def scope_of(context: Context) -> ActiveScope | None:
@@ -158,7 +162,6 @@ class SpanPlan:
         "scope",
         "selected",
         "selects",
-        "threads",
     )
 
     def __init__(
@@ -179,11 +182,14 @@ class SpanPlan:
         self.group = group
         self.bucket = bucket
         self.fixed_bucket = fixed_bucket
-        self.scope = ActiveScope(scope.bucket, dict(scope.groups)) if scope is not None else None
+        self.scope: ActiveScope | None = None
+        if scope is not None:
+            self.scope = ActiveScope(scope.bucket, dict(scope.groups), threads)
+        elif threads:
+            self.scope = ActiveScope(None, {}, threads)
         self.selects = selects
         self.selected = selected
         self.off = False
-        self.threads = threads
         # an override that calls its base's method is one call, and gets one span
         self.once_per_instance = context_api.create_key(f"autoinstr-{name}") if once_per_instance else None
         self.base_attributes = {BUCKET_ATTRIBUTE: bucket} if bucket is not None else {}
@@ -251,8 +257,6 @@ class SpanPlan:
             _put(context, _OPENED_KEY, opened)
             if self.scope is not None:
                 _put(context, _SCOPE_KEY, self.scope.within(scope))
-            if self.threads:
-                _put(context, _THREADS_KEY, True)
             if self.once_per_instance is not None:
                 _put(context, self.once_per_instance, id(instance))
             opened.token = attach(context)
