@@ -216,14 +216,14 @@ def _read_the_environment(settings: Settings) -> tuple[Catalog, bool]:
 
 
 def _guard(provider: Any) -> list[GuardedExporter]:
-    """Guards around the exporters that there are; without any, exporting needs nothing of ours."""
-    if not getattr(getattr(provider, "_active_span_processor", None), "_span_processors", ()):
+    """Guards around the exporters of spans that there are; without exporters of any kind, nothing of ours is needed."""
+    processors = getattr(getattr(provider, "_active_span_processor", None), "_span_processors", ())
+    if not processors and "opentelemetry.exporter" not in sys.modules:
         return []
     from autoinstr import exporting
 
-    guards = exporting.guard(provider)
-    exporting.leave_random_alone()
-    return guards
+    exporting.leave_random_alone()  # exporters of metrics and logs draw from it as well
+    return exporting.guard(provider)
 
 
 def _mend_ids(provider: Any, settings: Settings) -> None:
