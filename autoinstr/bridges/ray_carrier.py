@@ -17,7 +17,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, Trace
 from autoinstr.spans.opening import ActiveScope, get_current, scope_of, within_scope
 
 SCOPE_HEADER = "autoinstr-scope"
-"""The bucket, the groups and the threads flag of the sender's scope, as JSON: spans made for a validation count as such anywhere."""
+"""The sender's scope, as JSON: spans made for a validation count as such anywhere, and threads follow the job."""
 
 _VERSION = "00"
 _LENGTHS = (2, 32, 16, 2)
