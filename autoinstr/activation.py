@@ -34,9 +34,8 @@ class Activation:
         # a group of a map is known once the map is read
         self.patcher.use(self._maps.table, self._select(self._settings, self._maps))
         self.patcher.add(catalog.layered(read))
-        service = next((m.service for _, m in reversed(read) if m.service), None)
-        if service is not None:
-            adopt_service_name(self._provider, service)
+        service = next((m.service for _, m in reversed(read) if m.service), package)
+        adopt_service_name(self._provider, service)
         if self.metrics is not None:
             self.metrics.take_up(read)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from opentelemetry.environment_variables import OTEL_PYTHON_ID_GENERATOR, OTEL_TRACES_EXPORTER
 from opentelemetry.instrumentation.distro import BaseDistro  # type: ignore[attr-defined]
 from opentelemetry.sdk._configuration import _OTelSDKConfigurator
+from opentelemetry.sdk.trace import TracerProvider
 
 from autoinstr import resource
 from autoinstr.metrics import switch
@@ -52,17 +54,45 @@ class AutoinstrConfigurator(_OTelSDKConfigurator):
         }
         if not os.environ.get(OTEL_PYTHON_ID_GENERATOR):
             kwargs["id_generator"] = RunIdGenerator(settings.run_id)
+
+        def configure() -> None:
+            super(AutoinstrConfigurator, self)._configure(**kwargs)  # type: ignore[no-untyped-call]
+
         try:
-            super()._configure(**kwargs)  # type: ignore[no-untyped-call]
+            configure()
         except Exception as error:
-            say(f"OpenTelemetry's exporters could not be set up: {error}; spans go to the journal only, if it is on")
+            if _set_up_without_metrics(configure, error):
+                return
             _set_up_without_exporters(kwargs)
+            if os.environ.get("AUTOINSTR_JOURNAL", "auto").strip().lower() in ("", "auto"):
+                # without it nothing at all would be left of the run
+                os.environ["AUTOINSTR_JOURNAL"] = "on"
+            where = "the journal only" if Settings.from_environ().journal else "nowhere (the journal is off)"
+            say(f"OpenTelemetry's exporters could not be set up: {error}; spans go to {where}")
+
+
+def _set_up_without_metrics(configure: Callable[[], None], error: Exception) -> bool:
+    """Try again without exporters of metrics and logs, if there are any: they should not cost the spans."""
+    from opentelemetry import trace
+
+    names = ("OTEL_METRICS_EXPORTER", "OTEL_LOGS_EXPORTER")
+    if isinstance(trace.get_tracer_provider(), TracerProvider):
+        return False  # what failed came after the spans' exporters, or is one of them
+    if all(os.environ.get(name, "none").strip().lower() in ("", "none") for name in names):
+        return False
+    for name in names:
+        os.environ[name] = "none"
+    try:
+        configure()
+    except Exception:
+        return False
+    say(f"OpenTelemetry's exporters of metrics and logs could not be set up: {error}; there are none")
+    return True
 
 
 def _set_up_without_exporters(kwargs: dict[str, Any]) -> None:
     from opentelemetry import trace
     from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.trace import TracerProvider
 
     if isinstance(trace.get_tracer_provider(), TracerProvider):
         return  # it had come that far

@@ -12,6 +12,7 @@ import atexit
 import copy
 import logging
 import os
+import queue
 import random
 import socket
 import sys
@@ -116,7 +117,7 @@ class GuardedExporter(SpanExporter):
             return
         self._down = True
         say(
-            f"spans could not be sent to {self.endpoint}: nobody answers there; training goes on",
+            f"spans could not be sent to {self.endpoint}: nobody answers there",
             once="export",
         )
         if not self._inherited:
@@ -185,8 +186,8 @@ def renew_connections(exporter: Any) -> None:
 
 def _answers(endpoint: str) -> bool:
     """Whether a TCP connection to the endpoint's host and port can be opened now. Unknown forms count as yes."""
-    parts = urlsplit(endpoint if "//" in endpoint else f"//{endpoint}")
     try:
+        parts = urlsplit(endpoint if "//" in endpoint else f"//{endpoint}")
         port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
     except ValueError:
         return True
@@ -243,16 +244,55 @@ def finish(provider: Any, guards: Sequence[GuardedExporter]) -> None:
         for name in ("_atexit_handler", "_at_exit_handler"):
             if (handler := getattr(ends, name, None)) is not None:
                 atexit.unregister(handler)
-    ending = threading.Thread(target=_end_all, args=(provider, guards), name="autoinstr-shutdown", daemon=True)
-    try:
-        ending.start()
-    except RuntimeError:  # the interpreter is too far gone for a new thread
-        return
-    ending.join(EXIT_SECONDS)
-    if ending.is_alive():
-        say(f"the exporter is too slow: the run ends after {EXIT_SECONDS:g} s without sending all spans")
+    done = threading.Event()
+    work = (lambda: _end_all(provider, guards)), done
+    if not _hand_over(work):
+        _do(work)  # no bound but the exporters' own
+    elif not done.wait(EXIT_SECONDS):
+        where = ", ".join(g.endpoint for g in guards) or "the exporter"
+        say(f"{where} is too slow: the run ends after {EXIT_SECONDS:g} s without sending all spans")
     for exporter in guards:
         exporter.say_what_was_lost()
+
+
+_Work = tuple[Callable[[], None], threading.Event]
+_works: queue.SimpleQueue[_Work] = queue.SimpleQueue()
+_stand_in: threading.Thread | None = None
+
+
+def stand_by() -> None:
+    """Start the thread that ends the exporters at exit. Python 3.12 starts none any more by then."""
+    global _stand_in
+    if _stand_in is None:
+        _stand_in = threading.Thread(target=_work_off, name="autoinstr-shutdown", daemon=True)
+        _stand_in.start()
+
+
+def _work_off() -> None:
+    while True:
+        _do(_works.get())
+
+
+def _do(work: _Work) -> None:
+    function, done = work
+    try:
+        function()
+    except Exception as error:  # a malformed endpoint, for one: what can still be sent is sent by the others
+        say(f"the exporters could not be ended: {type(error).__name__}: {error}", once="end")
+    finally:
+        done.set()
+
+
+def _hand_over(work: _Work) -> bool:
+    """Have another thread do the work; False where there is none and none can be started."""
+    if _stand_in is not None and _stand_in.is_alive():
+        _works.put(work)
+        return True
+    try:
+        threading.Thread(target=_do, args=(work,), name="autoinstr-shutdown", daemon=True).start()
+    except RuntimeError:
+        return False
+    return True
 
 
 _ended: set[int] = set()
@@ -260,8 +300,8 @@ _end_lock = threading.Lock()
 
 
 def _reset_in_child() -> None:
-    global _end_lock
-    _end_lock = threading.Lock()
+    global _end_lock, _stand_in, _works
+    _end_lock, _stand_in, _works = threading.Lock(), None, queue.SimpleQueue()
     _ended.clear()
 
 
@@ -273,13 +313,24 @@ def _end_all(provider: Any, guards: Sequence[GuardedExporter]) -> None:
         if id(provider) in _ended:
             return
         _ended.add(id(provider))
-        others = [threading.Thread(target=_shut_down, args=(ends,), daemon=True) for ends in _other_providers()]
         for exporter in guards:
-            exporter.see_who_is_there()
-        for thread in others:
-            thread.start()
+            try:
+                exporter.see_who_is_there()
+            except Exception:  # an endpoint of no known form: its exporter will say so
+                pass
+        beside: list[threading.Thread] = []
+        after: list[Any] = []
+        for ends in _other_providers():
+            thread = threading.Thread(target=_shut_down, args=(ends,), daemon=True)
+            try:
+                thread.start()
+                beside.append(thread)
+            except RuntimeError:  # Python 3.12 at exit
+                after.append(ends)
         _shut_down(provider)
-        for thread in others:
+        for ends in after:
+            _shut_down(ends)
+        for thread in beside:
             thread.join()
 
 

@@ -222,6 +222,7 @@ def _guard(provider: Any) -> list[GuardedExporter]:
         return []
     from autoinstr import exporting
 
+    exporting.stand_by()
     exporting.leave_random_alone()  # exporters of metrics and logs draw from it as well
     return exporting.guard(provider)
 

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import socket
 import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from otlp_receiver import Receiver
-from runs import EXAMPLE, ROOT, count_names, journal_lines, journal_spans, our_lines, results, run
+from runs import (
+    EXAMPLE,
+    INSTRUMENT,
+    ROOT,
+    clean_environment,
+    count_names,
+    journal_lines,
+    journal_spans,
+    our_lines,
+    results,
+    run,
+)
 
 STEPS = 4
 PER_STEP = {"AUTOINSTR_SPAN_GROUPS": "per_step"}
@@ -238,3 +250,64 @@ def test_the_other_loops(tmp_path: Path, mode: str) -> None:
     assert names <= spans.keys()
     iterations = {attributes(s)["rl.iteration"] for s in journal_spans(tmp_path) if s["name"] == "rl.grpo.step"}
     assert iterations == {str(n) for n in range(1, STEPS + 1)}
+
+
+CLOSES_ALL = """
+import os, sys
+sys.path.insert(0, {fake!r})
+from nemo_rl.distributed.virtual_cluster import init_ray
+init_ray()
+os.closerange(3, 256)  # as a daemon does
+kept = [open(f"checkpoint{{n}}.bin", "wb", buffering=0) for n in range(250)]
+kept[0].write(b"weights")
+init_ray()
+"""
+
+
+@pytest.mark.parametrize("command", ["python script.py", "exec python script.py 2>&-", "exec python script.py 1>&-"])
+def test_the_journal_never_writes_into_a_file_of_the_users(tmp_path: Path, command: str) -> None:
+    fake = str(ROOT / "tests" / "fake_training")
+    (tmp_path / "script.py").write_text(CLOSES_ALL.format(fake=fake))
+    done = subprocess.run(
+        ["sh", "-c", command.replace("python", f"{INSTRUMENT} {sys.executable}")],
+        cwd=tmp_path,
+        env=clean_environment(FAKE_TRAINING_PACE="0", **PER_STEP),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    sizes = {p.name: p.stat().st_size for p in tmp_path.glob("checkpoint*.bin")}
+    assert sizes == {f"checkpoint{n}.bin": 7 if n == 0 else 0 for n in range(250)}, done.stderr
+    assert count_names(journal_spans(tmp_path))["rl.setup.ray_init"] == 2
+
+
+def test_a_wrong_exporter_of_metrics_costs_no_spans(tmp_path: Path) -> None:
+    with Receiver() as receiver:
+        done = example(
+            tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT=receiver.grpc_endpoint, OTEL_METRICS_EXPORTER="nonsense", **PER_STEP
+        )
+        assert ours(receiver.spans()) == EXPECTED
+    assert len(our_lines(done)) == 1
+    assert "metrics" in our_lines(done)[0]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"OTEL_TRACES_EXPORTER": "nonsense"},
+        {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:4317", "OTEL_EXPORTER_OTLP_PROTOCOL": "nonsense"},
+    ],
+)
+def test_without_any_exporter_the_journal_takes_the_spans(tmp_path: Path, wrong: dict[str, str]) -> None:
+    done = example(tmp_path, **wrong, **PER_STEP)
+    assert ours(journal_spans(tmp_path)) == EXPECTED
+    assert len(our_lines(done)) == 1
+    assert "spans go to the journal only" in our_lines(done)[0]
+
+
+def test_a_malformed_endpoint_is_no_traceback(tmp_path: Path) -> None:
+    done = example(
+        tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT="http://[::1", OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf", **PER_STEP
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    assert our_lines(done)

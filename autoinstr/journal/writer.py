@@ -8,6 +8,7 @@ can't be written is said once, and training goes on.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import os
 import socket
 import sys
@@ -25,6 +26,30 @@ from autoinstr.journal import encoding, identity
 from autoinstr.notices import say
 
 GROUP_ATTRIBUTE = "autoinstr.group"
+
+
+_HIGH = 200
+"""Descriptors from here on are free: where standard error is closed, a file that is opened would become it."""
+
+
+def _open_high(path: Path) -> int:
+    """Open the file to append to it, under a high descriptor where the process may have one."""
+    low = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    try:
+        high = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _HIGH)
+    except OSError:  # the limit on open files is lower
+        return low
+    os.close(low)
+    return high
+
+
+def _identity_of(file: int) -> tuple[int, int] | None:
+    """What tells a file from another that was opened under its number; None where nothing is open there."""
+    try:
+        found = os.fstat(file)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 class JournalProcessor(SpanProcessor):
@@ -50,6 +75,7 @@ class JournalProcessor(SpanProcessor):
         self._failed = False
         self._ended = False
         self._torn = False
+        self._identity: tuple[int, int] | None = None
         self._started_ns = time.time_ns()
         self._brief = ""
         self._resources: dict[int, tuple[Any, str]] = {}
@@ -58,7 +84,7 @@ class JournalProcessor(SpanProcessor):
     def _in_child(self) -> None:
         """A forked child writes to a file of its own."""
         self._lock.release()
-        if self._file is not None:
+        if self._file is not None and _identity_of(self._file) == self._identity:
             os.close(self._file)
         self.path = None
         self.lost = 0
@@ -157,14 +183,23 @@ class JournalProcessor(SpanProcessor):
             path = self.folder / f"{host}-{pid}-{self._started_ns:x}.jsonl"
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
-                file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+                file = _open_high(path)
+                self._identity = _identity_of(file)
                 # the first record before any other thread sees the file
+                self.path = path
                 self._put(file, self._introduction(span, host, pid))
             except OSError as error:
                 self._failed = True
                 say(f"the journal {path} can't be written: {error.strerror or error}; this run keeps no journal")
                 return
-            self.path, self._file = path, file
+            self._file = file
+
+    def _reopened(self) -> int:
+        """The journal's file under a new descriptor; the old number is somebody else's now, and stays open."""
+        assert self.path is not None
+        file = _open_high(self.path)
+        self._identity = _identity_of(file)
+        return file
 
     def _introduction(self, span: ReadableSpan, host: str, pid: int) -> str:
         about: dict[str, Any] = {
@@ -189,6 +224,9 @@ class JournalProcessor(SpanProcessor):
         data = line.encode()
         if self._torn:  # what was cut off must not take this record with it
             data, self._torn = b"\n" + data, False
+        if _identity_of(file) != self._identity:
+            # whoever closed every descriptor (a daemon does) may hold a file of its own under our number
+            file = self._file = self._reopened()
         written = os.write(file, data)
         while written < len(data):  # a signal, or a disk that is nearly full
             self._torn = True
