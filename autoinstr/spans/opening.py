@@ -11,7 +11,9 @@ when the span that holds it ends.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping
+from threading import get_ident
 from typing import Any
 
 from opentelemetry import context as context_api
@@ -99,12 +101,30 @@ class Tracers:
     def __init__(self, provider: Callable[[], trace.TracerProvider] | None = None) -> None:
         self._provider = provider or trace.get_tracer_provider
         self._tracers: dict[str, Tracer] = {}
+        self._asking: set[int] = set()
 
-    def of(self, group: str) -> Tracer:
+    def of(self, group: str) -> Tracer | None:
+        """The tracer of a group; None for what interrupts this very thread while it asks for one.
+
+        The provider holds a lock meanwhile that is not reentrant: a traced finalizer or signal handler that ran just
+        then would wait for its own thread forever.
+        """
         tracer = self._tracers.get(group)
-        if tracer is None:
+        if tracer is not None:
+            return tracer
+        thread = get_ident()
+        if thread in self._asking:
+            return None
+        collects = gc.isenabled()
+        self._asking.add(thread)
+        gc.disable()  # so that no finalizer runs just then, and none loses its span
+        try:
             tracer = self._provider().get_tracer(SCOPE_NAME, __version__, attributes={GROUP_ATTRIBUTE: group})
             self._tracers[group] = tracer
+        finally:
+            if collects:
+                gc.enable()
+            self._asking.discard(thread)
         return tracer
 
 
@@ -197,9 +217,11 @@ class SpanPlan:
         self._tracer: Tracer | None = None
         self._maker: quick.QuickMaker | None = None
 
-    def _first(self) -> Tracer:
+    def _first(self) -> Tracer | None:
         """The tracer, asked for with the first span: the provider may be set later than the patch."""
         self._tracer = tracer = self._tracers.of(self.group)
+        if tracer is None:
+            return None
         self._maker = quick.maker(tracer, self.name) if _SPAN_KEY is not None else None
         return tracer
 
@@ -247,6 +269,8 @@ class SpanPlan:
             base = {**attributes, **base} if attributes else base.copy()
             span = maker.start(previous.get(_SPAN_KEY), base, start_ns, previous) if maker is not None else None
             if span is None:
+                if tracer is None:
+                    return None
                 span = tracer.start_span(self.name, previous, attributes=base, start_time=start_ns)
             context = Context(previous)
             opened = Opened(span, context, previous, outer)

@@ -312,3 +312,23 @@ def test_a_finalizer_may_begin_and_end_at_any_time(module: Any) -> None:
         assert _nothing_is_current()
     assert len(spans.spans) == 600
     assert all(s.status.is_ok and "autoinstr.lost_end" not in (s.attributes or {}) for s in spans.spans)
+
+
+def test_what_interrupts_the_provider_in_the_same_thread_does_not_wait_for_itself(module: Any) -> None:
+    """The SDK's `get_tracer` holds a lock; a finalizer or signal handler that opens a span meanwhile must not hang."""
+    from autoinstr.spans.opening import SpanPlan, Tracers, close
+
+    inner: list[Any] = []
+
+    class Provider:
+        def get_tracer(self, *args: Any, **kwargs: Any) -> Any:
+            inner.append(SpanPlan("inner", "job", tracers).open())  # as an interrupt would
+            return trace.NoOpTracer()
+
+    from opentelemetry import trace
+
+    tracers = Tracers(lambda: Provider())  # type: ignore[arg-type,return-value]
+    opened = SpanPlan("outer", "job", tracers).open()
+    assert inner == [None]
+    assert opened is not None
+    close(opened)
