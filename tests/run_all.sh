@@ -77,8 +77,8 @@ done
 
 # Real Ray, for which no extra exists and not every Python has a wheel. The newest release; ALL_RAY=1 adds the oldest
 # that is supported and one between.
-ray_python=$(find_python 3.12)
-[ -n "$ray_python" ] || ray_python=$(find_python 3.11)
+ray_python=$(find_python 3.11)
+[ -n "$ray_python" ] || ray_python=$(find_python 3.12)
 for release in newest ${ALL_RAY:+2.49 2.55}; do
     requirement="ray==$release.*"
     [ "$release" != newest ] || requirement="ray>=2.56"
