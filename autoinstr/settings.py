@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 _PREFIXES = ("AUTOINSTR_", "NEMO_RL_OTEL_", "NEMO_LENS_")
+_TESTS = "AUTOINSTR_TEST_"
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
 
@@ -69,7 +70,7 @@ class Settings:
             strict=reader.boolean("STRICT", False),
             capture_content=reader.boolean("CAPTURE_CONTENT", False),
             hang_after=reader.seconds_or_auto("HANG_AFTER"),
-            mistakes=tuple(reader.mistakes),
+            mistakes=(*reader.mistakes, *_unknown_names(env)),
         )
 
     def hand_down(self) -> None:
@@ -86,6 +87,23 @@ def _run_id(reader: _Reader, env: Mapping[str, str]) -> str:
         reader.mistakes.append(f"AUTOINSTR_RUN_ID={run_id!r} can't name a folder; {plain!r} is used")
         return plain
     return run_id
+
+
+def _unknown_names(env: Mapping[str, str]) -> list[str]:
+    """A line for every `AUTOINSTR_` variable that is none: misspelt, it would be silently without effect."""
+    from autoinstr import environment_variables
+
+    known = [name for name in vars(environment_variables) if name.startswith("AUTOINSTR_")]
+    unknown = sorted(n for n in env if n.startswith("AUTOINSTR_") and n not in known and not n.startswith(_TESTS))
+    if not unknown:
+        return []
+    from autoinstr.maps.words import did_you_mean
+
+    ours = _PREFIXES[0]
+    keys = [name.removeprefix(ours) for name in known]
+    return [
+        f"there is no variable {name}{did_you_mean(name.removeprefix(ours), keys)}; it is ignored" for name in unknown
+    ]
 
 
 def _exports_traces(env: Mapping[str, str]) -> bool:

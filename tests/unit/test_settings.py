@@ -175,3 +175,11 @@ def test_auto_is_on_where_spans_go_nowhere_else(name: str) -> None:
     assert read(**{name: " "}).journal
     assert read(**{name: "x"}, AUTOINSTR_JOURNAL="on").journal
     assert not read(**{name: " "}, AUTOINSTR_JOURNAL="off").journal
+
+
+def test_a_misspelt_variable_is_told() -> None:
+    found = Settings.from_environ({"AUTOINSTR_SPAN_MAP": "my.yaml", "AUTOINSTR_RANKS": "all", "AUTOINSTR_QQ": "1"})
+    assert found.mistakes == (
+        "there is no variable AUTOINSTR_QQ; it is ignored",
+        "there is no variable AUTOINSTR_SPAN_MAP, did you mean 'SPAN_MAPS'?; it is ignored",
+    )

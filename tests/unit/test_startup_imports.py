@@ -16,6 +16,7 @@ import pytest
 from runs import INSTRUMENT, clean_environment
 
 OURS = {
+    "autoinstr.environment_variables",
     "autoinstr",
     "autoinstr.bridges",
     "autoinstr.bridges.processes",
