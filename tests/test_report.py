@@ -630,3 +630,12 @@ def test_report_imports_nothing_heavy(journal: Journal, runs: Path) -> None:
     )
     out, err = command("-c", check).communicate()
     assert (err, out.splitlines()[-1]) == ("", "[]")
+
+
+def test_a_run_that_failed_says_so(journal: Journal, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    journal.span("rl.grpo.job", 0, 10, id="a", group="job", error="RuntimeError: CUDA out of memory")
+    journal.span("rl.grpo.step", 0, 9, id="b", parent="a", group="step", error="RuntimeError: CUDA out of memory")
+    assert main(["report"]) == 0
+    out = capsys.readouterr().out
+    assert "2 spans ended with an error" in out
+    assert "  rl.grpo.job: RuntimeError: CUDA out of memory" in out

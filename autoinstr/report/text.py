@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from statistics import median
@@ -20,6 +20,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 def render(run: Run, rows: Sequence[Phase], good: Goodput, algorithms: Sequence[str]) -> str:
     """The whole report: header, phases, goodput, open spans."""
     parts = [_header(run, algorithms), _phases(rows), _goodput(good), _open(run)]
+    if errors := _errors(run):
+        parts.append(errors)
     if run.hangs:
         parts.append(_hangs(run))
     # The journal's path is never cut: it is there to be copied.
@@ -168,6 +170,22 @@ def _hangs(run: Run) -> list[str]:
         who = "  ".join(cell for cell in _process(run.processes[hang.process])[:3] if cell)
         rows.append([one_line(hang.name), f"{hang.open_for_s:.1f} s at {timestamp(hang.time_ns)}", who])
     return lines + columns(rows, "<<<", indent="  ")
+
+
+_ERRORS_SHOWN = 5
+
+
+def _errors(run: Run) -> list[str]:
+    """What went wrong, the most frequent first: a run that crashed has no span open, and looks well without this."""
+    counts = Counter((span.name, span.error) for span in run.spans if span.error is not None)
+    if not counts:
+        return []
+    lines = [f"{_count(sum(counts.values()), 'span')} ended with an error"]
+    for (name, error), count in counts.most_common(_ERRORS_SHOWN):
+        lines.append(f"  {one_line(name)}{f' ×{count}' if count > 1 else ''}: {one_line(error or '?')}")
+    if len(counts) > _ERRORS_SHOWN:
+        lines.append(f"  and {len(counts) - _ERRORS_SHOWN} more kinds; --tree shows a step's")
+    return lines
 
 
 def stacks(spans: list[Span]) -> list[tuple[Span, int]]:
