@@ -136,7 +136,8 @@ def _goodput(good: Goodput) -> list[str]:
         for name, seconds in good.buckets.items()
         if name in BUCKETS or seconds
     )
-    line = f"goodput {good.goodput * 100:.1f} %  ({claimed}; {unattributed})"
+    attributed = sum(good.buckets.values())
+    line = f"goodput {good.goodput * 100:.1f} % of {attributed:.{digits}f} s  ({claimed}; {unattributed})"
     return [line]
 
 
