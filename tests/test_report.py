@@ -409,7 +409,8 @@ def test_text(journal: Journal, runs: Path, capsys: pytest.CaptureFixture[str]) 
         "rl.generate   generate  productive      2     2.00    1.00   1.00   1.00       25.0",
         "actor         -         -               1     1.00    1.00   1.00   1.00       25.0",
         "",
-        "goodput 69.2 % of 6.50 s  (productive 4.50 s, overhead 2.00 s, idle 0.00 s, wasted 0.00 s; unattributed 7.1 % of 7.0 s)",
+        "goodput 69.2 % of 6.50 s  (productive 4.50 s, overhead 2.00 s, idle 0.00 s, wasted 0.00 s; "
+        "unattributed 7.1 % of 7.0 s)",
         "",
         "3 open spans, innermost last",
         "  nemo-rl  h pid 100  not ended",
@@ -463,7 +464,8 @@ def test_goodput_of_a_day_is_one_line(journal: Journal, runs: Path, capsys: pyte
     journal.span("wait", 60_000.4, 80_000, parent="job", bucket="idle")
     assert main(["report"]) == 0
     assert (
-        "goodput 75.0 % of 80000 s  (productive 60000 s, overhead 0 s, idle 20000 s, wasted 0 s; unattributed 7.4 % of 86400.0 s)"
+        "goodput 75.0 % of 80000 s  (productive 60000 s, overhead 0 s, idle 20000 s, wasted 0 s; "
+        "unattributed 7.4 % of 86400.0 s)"
     ) in lines(capsys.readouterr().out)
 
 
