@@ -19,7 +19,8 @@ from typing import Literal, NamedTuple
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 
-from autoinstr.journal.writer import GROUP_ATTRIBUTE, JournalProcessor
+from autoinstr.journal.writer import JournalProcessor
+from autoinstr.spans import GROUP_ATTRIBUTE
 
 STEP_GROUP = "step"
 AUTO_FACTOR = 10

@@ -47,8 +47,9 @@ from autoinstr.metrics.tapper import Tapper
 from autoinstr.patch.importing import PackageWatch
 from autoinstr.patch.ledger import Ledger
 from autoinstr.patch.patcher import Patcher
+from autoinstr.spans import GROUP_ATTRIBUTE
 from autoinstr.spans.ids import RunIdGenerator
-from autoinstr.spans.opening import BUCKET_ATTRIBUTE, GROUP_ATTRIBUTE, Tracers
+from autoinstr.spans.opening import BUCKET_ATTRIBUTE, Tracers
 
 
 class MapMistakes(ValueError):

@@ -24,9 +24,7 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from autoinstr import __version__
 from autoinstr.journal import encoding, identity
 from autoinstr.notices import say
-
-GROUP_ATTRIBUTE = "autoinstr.group"
-
+from autoinstr.spans import GROUP_ATTRIBUTE
 
 _HIGH = 200
 """Descriptors from here on are free: where standard error is closed, a file that is opened would become it."""

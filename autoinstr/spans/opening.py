@@ -24,10 +24,9 @@ from opentelemetry.trace import Span, Status, StatusCode, Tracer, propagation
 from autoinstr import __version__
 from autoinstr.maps.model import Scope
 from autoinstr.notices import describe, say
-from autoinstr.spans import quick
+from autoinstr.spans import GROUP_ATTRIBUTE, quick
 
 SCOPE_NAME = "autoinstr"
-GROUP_ATTRIBUTE = "autoinstr.group"
 BUCKET_ATTRIBUTE = "rl.bucket"
 LOST_END_ATTRIBUTE = "autoinstr.lost_end"
 """On a span that was ended by somebody else than its own end: `parent`, `begin` (it began again) or `exit`."""
