@@ -1,6 +1,6 @@
 """What a tapped logger costs: one logged training step, against the untapped call and against plain OpenTelemetry.
 
-    python tests/bench/metrics.py [--rounds N]
+    python tests/bench/metrics.py [--rounds N] [--json FILE]
 
 The logger is the fake package's `Logger` in memory, which does next to nothing; a step is 60 keys, of which 14 are
 series of `span_maps/nemo_rl/metrics.yaml`. `by hand` sets the same 14 instruments with no tap between.
@@ -8,13 +8,13 @@ series of `span_maps/nemo_rl/metrics.yaml`. `by hand` sets the same 14 instrumen
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import report
 from interleave import Side, compare
 from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -28,6 +28,7 @@ KEYS = ("reward", "kl_penalty", "loss", "critic/loss", "approx_entropy", "mean_g
         "vllm/generation_length_mean", "vllm/generations_ok", "vllm/generations_failed")  # fmt: skip
 STEP = {**dict.fromkeys(KEYS, 0.5), **{f"other/{n}": float(n) for n in range(46)}}
 CALLS = 50
+ROUNDS = 200
 
 
 def logging(log: Callable[..., Any], history: list[Any]) -> Callable[[], float]:
@@ -55,9 +56,7 @@ def by_hand(log: Callable[..., Any], history: list[Any]) -> Callable[[], float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=200)
-    args = parser.parse_args()
+    rows = report.Rows(report.parser(__doc__ or "", ROUNDS).parse_args())
 
     from nemo_rl.utils.logger import Logger
 
@@ -66,18 +65,13 @@ def main() -> None:
     with record(builtin="nemo_rl.metrics") as run:
         tapped = Logger({"log_dir": "unused"})
         ours = Side("tapped", logging(tapped.log_metrics, tapped.history))
-        for name, sample in (
-            ("untapped", logging(untapped, plain.history)),
-            ("by hand", by_hand(untapped, plain.history)),
-        ):
-            other = Side(name, sample)
-            found = compare(ours, other, args.rounds)
-            print(
-                f"a logged step, tapped: {found.ours.median / 1e3:.1f} us; {name}: {found.other.median / 1e3:.1f} us; "
-                f"ratio {found.ratio.median:.2f} ({found.ratio.p25:.2f} to {found.ratio.p75:.2f}), "
-                f"difference {found.difference.median / 1e3:.1f} us"
-            )
+        by_itself = Side("untapped", logging(untapped, plain.history))
+        manual = Side("by hand", by_hand(untapped, plain.history))
+        what = f"logged step, {len(STEP)} keys, {len(KEYS)} series"
+        rows.ratio(what, "set by hand", lambda rounds: compare(ours, manual, rounds))
+        rows.difference(what, "untapped", lambda rounds: compare(ours, by_itself, rounds))
         assert len(run.series().lines) == len(KEYS)
+    rows.finish()
 
 
 if __name__ == "__main__":

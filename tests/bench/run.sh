@@ -33,7 +33,7 @@ missing() { # RIVAL REASON
 }
 
 echo "== environments" >&2
-environment .venv-bench "$PYTHON" .
+environment .venv-bench "$PYTHON" '.[demo]' # numpy, for the stand-in's logger
 if [ -z "${UV:-}" ] && .venv-bench/bin/python -m pip install --quiet --disable-pip-version-check uv; then
     UV=$PWD/.venv-bench/bin/uv # pip takes many minutes over the rivals' dependencies
 fi
@@ -57,7 +57,11 @@ echo "== spans" >&2
 # shellcheck disable=SC2086
 .venv-bench/bin/python tests/bench/spans.py $rounds --json "$out/1-spans.json"
 
-number=2
+echo "== metrics" >&2
+# shellcheck disable=SC2086
+.venv-bench/bin/python tests/bench/metrics.py $rounds --json "$out/2-metrics.json"
+
+number=3
 rival() { # NAME FOLDER PYTHON REQUIREMENT...
     name=$1
     folder=$2
