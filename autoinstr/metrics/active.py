@@ -42,7 +42,7 @@ class ActiveMetrics:
             tracer_provider.add_span_processor(self._phases)
             tracer_provider.add_span_processor(spans)
         health.observe(global_meter(), lambda: self._ledger, spans, span_guards, journal)
-        host_memory.observe(global_meter(), settings.run_id)
+        host_memory.observe(global_meter(), settings.run_id, journal.folder if journal is not None else None)
 
     def start(self, ledger: Ledger) -> None:
         """Take values from now on: what `take_up` is given is tapped."""

@@ -1,13 +1,17 @@
 """`rl.host.memory.*`: the memory of a node, told by one process of the run on it, however many ranks it has.
 
-Who tells holds a lock on a file in the node's own temporary folder: the run's folder may lie on storage that
-all nodes share. When that process ends, the next one to be asked takes over. Only Linux tells (`/proc/meminfo`).
+Who tells holds a lock on a file with the node's name in the run's folder, which containers of one node share while
+their temporary folders are their own. Without a journal there is no such folder, and some storage that nodes share
+knows no locks: then the file is in the node's temporary folder. When the holder ends, the next process to be asked
+takes over. Only Linux tells (`/proc/meminfo`).
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import socket
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -22,12 +26,18 @@ _MEMINFO = Path("/proc/meminfo")
 
 
 class NodeLock:
-    """Held by one process of a run on a node; let go of by its end, however it ends."""
+    """Held by one process of a run on a node; let go of by its end, however it ends.
 
-    def __init__(self, run_id: str, folder: Path | None = None) -> None:
+    `run_folder` is where the run's journal is, if it has one.
+    """
+
+    def __init__(self, run_id: str, run_folder: Path | None = None, temporary: Path | None = None) -> None:
         digest = hashlib.sha256(run_id.encode("utf-8", "surrogateescape")).hexdigest()[:16]
         user = os.getuid() if hasattr(os, "getuid") else 0
-        self.path = (folder or Path(tempfile.gettempdir())) / f"autoinstr-{user}-{digest}.lock"
+        self.paths = [(temporary or Path(tempfile.gettempdir())) / f"autoinstr-{user}-{digest}.lock"]
+        """Where the lock may be: the first one that can be locked by anybody counts, for all processes of the node."""
+        if run_folder is not None:
+            self.paths.insert(0, run_folder / f"{socket.gethostname()}.lock")
         self._file: int | None = None
         self._pid = 0
 
@@ -36,29 +46,44 @@ class NodeLock:
         pid = os.getpid()
         if self._file is not None and self._pid == pid:
             return True
-        try:
-            import fcntl
-
-            if self._file is not None:  # a forked child: the lock is its parent's
-                os.close(self._file)
-                self._file = None
-            file = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
-        except (ImportError, OSError):
-            return False
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(file)
-            return False
-        self._file, self._pid = file, pid
-        return True
+        if self._file is not None:  # a forked child: the lock is its parent's
+            os.close(self._file)
+            self._file = None
+        for path in self.paths:
+            try:
+                self._file = _lock(path)
+            except (ImportError, OSError):
+                continue
+            self._pid = pid
+            return self._file is not None
+        return False
 
 
-def observe(meter: Meter, run_id: str, folder: Path | None = None) -> None:
+def _lock(path: Path) -> int | None:
+    """A descriptor that holds the lock, or None where another process does.
+
+    Raises:
+        OSError: where nobody can lock the file.
+    """
+    import fcntl
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(file)
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            return None
+        raise
+    return file
+
+
+def observe(meter: Meter, run_id: str, run_folder: Path | None = None) -> None:
     """Make the gauges, where the node tells its memory."""
     if not _MEMINFO.exists():
         return
-    lock = NodeLock(run_id, folder)
+    lock = NodeLock(run_id, run_folder)
 
     def gauge(name: str, about: str, *fields: str) -> None:
         def read(_: CallbackOptions) -> Iterable[Observation]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import errno
 import inspect
 import math
 import pickle
+import socket
 import sys
 import threading
 import types
@@ -856,7 +858,29 @@ def test_one_process_of_a_node_tells_its_memory(tmp_path: Path) -> None:
     assert 0 <= used == total - available or used > 0
     second = host_memory.NodeLock("run", tmp_path)
     assert not second.is_ours()
-    assert host_memory.NodeLock("another run", tmp_path).is_ours()
+    assert host_memory.NodeLock("another run", tmp_path / "another").is_ours()
+    assert [p.name for p in tmp_path.glob("*.lock")] == [f"{socket.gethostname()}.lock"]
+
+
+@pytest.mark.parametrize("trouble", ["no folder", "no locks", "read only"])
+def test_where_the_runs_folder_can_not_be_locked_the_lock_is_the_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    run, temporary = tmp_path / "run", tmp_path / "temporary"
+    real = host_memory._lock
+
+    def lock(path: Path) -> int | None:
+        if path.parent == run:
+            raise OSError({"no locks": errno.ENOLCK, "read only": errno.EROFS}[trouble], trouble)
+        return real(path)
+
+    monkeypatch.setattr(host_memory, "_lock", lock)
+    folder = None if trouble == "no folder" else run
+    first = host_memory.NodeLock("a run", folder, temporary)
+    assert first.is_ours()
+    assert first.is_ours()
+    assert not host_memory.NodeLock("a run", folder, temporary).is_ours()
+    assert host_memory.NodeLock("another run", folder, temporary).is_ours()
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells")
