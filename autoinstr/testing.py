@@ -14,7 +14,8 @@
 
 A tree compares with an indented text or with another tree. Names come first, then the bucket in brackets,
 then attributes sorted by key, then `!Error` where the span has an error. `tree(attributes=False)` leaves the
-attributes out. A mistake in a map is an error here, at once.
+attributes out, `tree(groups=True)` puts each span's group, in parentheses, behind its name. A mistake in a map
+is an error here, at once.
 
 Metrics are recorded too: `spans.series()` are lines such as `my.loss gauge 0.5`, and compare in the same way.
 """
@@ -77,10 +78,12 @@ class SpanNode:
         scope = self.span.instrumentation_scope
         return str(scope.attributes[GROUP_ATTRIBUTE]) if scope and scope.attributes else None
 
-    def line(self, attributes: bool = True) -> str:
+    def line(self, attributes: bool = True, groups: bool = False) -> str:
         found = self.attributes
         bucket = found.pop(BUCKET_ATTRIBUTE, None)
         parts = [self.name]
+        if groups:
+            parts.append(f"({self.group})")
         if bucket is not None:
             parts.append(f"[{bucket}]")
         if attributes:
@@ -93,15 +96,15 @@ class SpanNode:
 class SpanTree:
     """The roots of what was recorded. Equal to another tree, or to an indented text, that prints the same."""
 
-    def __init__(self, roots: list[SpanNode], attributes: bool = True) -> None:
+    def __init__(self, roots: list[SpanNode], attributes: bool = True, groups: bool = False) -> None:
         self.roots = roots
-        self._attributes = attributes
+        self._attributes, self._groups = attributes, groups
 
     def __str__(self) -> str:
         lines: list[str] = []
 
         def write(node: SpanNode, depth: int) -> None:
-            lines.append("  " * depth + node.line(self._attributes))
+            lines.append("  " * depth + node.line(self._attributes, self._groups))
             for child in node.children:
                 write(child, depth + 1)
 
@@ -151,7 +154,7 @@ class Recording:
     def named(self, name: str) -> list[ReadableSpan]:
         return [span for span in self.spans if span.name == name]
 
-    def tree(self, attributes: bool = True) -> SpanTree:
+    def tree(self, attributes: bool = True, groups: bool = False) -> SpanTree:
         """The spans as trees, siblings by start time."""
         spans = sorted(self.spans, key=lambda s: s.start_time or 0)
         by_id = {s.context.span_id: SpanNode(s.name, s) for s in spans}
@@ -160,7 +163,7 @@ class Recording:
             node = by_id[span.context.span_id]
             above = by_id.get(span.parent.span_id) if span.parent is not None else None
             (above.children if above is not None else roots).append(node)
-        return SpanTree(roots, attributes)
+        return SpanTree(roots, attributes, groups)
 
 
 class _Collector(SpanExporter):

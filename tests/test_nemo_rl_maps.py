@@ -50,6 +50,7 @@ rl.grpo.job
     rl.grpo.data_processing [overhead]
     rl.grpo.policy_and_reference_logprobs [overhead]
       rl.policy.worker.get_logprobs rl.backend='dtensor_v2'
+      rl.policy.worker.get_logprobs rl.backend='dtensor_v2'
     rl.grpo.advantage_calculation [overhead]
     rl.grpo.policy_training [productive] rl.iteration=1
       rl.policy.worker.train rl.backend='dtensor_v2'
@@ -69,6 +70,7 @@ rl.grpo.job
         rl.vllm.generate [productive]
     rl.grpo.reward_calculation [productive]
     rl.grpo.policy_and_reference_logprobs [overhead]
+      rl.policy.worker.get_logprobs rl.backend='dtensor_v2'
       rl.policy.worker.get_logprobs rl.backend='dtensor_v2'
     rl.grpo.advantage_calculation [overhead]
     rl.grpo.policy_training [productive] rl.iteration=1

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,17 +49,3 @@ def train_metrics(
         "advantages/min": float(responses.min()),
         **train_results["all_mb_metrics"],
     }
-
-
-def write_checkpoint(
-    checkpointer: Any, policy: Any, dataloader_state: dict, step: int, save_state: Any, master_config: Any
-) -> None:
-    """Writes `tmp_step_<step>`, and lets the checkpointer rename it in the background."""
-    path = checkpointer.init_tmp_checkpoint(step, vars(save_state), master_config)
-    policy.save_checkpoint(
-        weights_path=os.path.join(path, "policy", "weights"),
-        tokenizer_path=os.path.join(path, "policy", "tokenizer"),
-        checkpointing_cfg=master_config.checkpointing,
-    )
-    Path(path, "train_dataloader.json").write_text(json.dumps(dataloader_state), encoding="utf-8")
-    checkpointer.begin_finalization(path, wait_fn=policy.finalize_async_save)

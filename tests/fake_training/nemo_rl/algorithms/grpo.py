@@ -13,7 +13,6 @@ from nemo_rl.algorithms._grpo_batch import (
     mark_generated_tokens,
     train_data_of,
     train_metrics,
-    write_checkpoint,
 )
 from nemo_rl.algorithms._grpo_config import AsyncGRPOConfig, GRPOConfig, MasterConfig
 from nemo_rl.algorithms._grpo_setup import (
@@ -22,6 +21,7 @@ from nemo_rl.algorithms._grpo_setup import (
     _initial_grpo_save_state,
     setup,
 )
+from nemo_rl.algorithms._saving import write_checkpoint
 from nemo_rl.algorithms.advantage_estimator import GRPOAdvantageEstimator
 from nemo_rl.algorithms.utils import (
     calculate_baseline_and_std_per_prompt,

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from nemo_rl.algorithms._grpo_batch import train_metrics, write_checkpoint
+from nemo_rl.algorithms._grpo_batch import train_metrics
+from nemo_rl.algorithms._saving import write_checkpoint
 from nemo_rl.algorithms.advantage_estimator import GRPOAdvantageEstimator
 from nemo_rl.algorithms.grpo import (
     GRPOSaveState,

@@ -35,3 +35,15 @@ def batched_message_log_to_flat_message(
             values = [message.get(key, np.zeros(len(message["token_ids"]))) for message in log]
             flat[key][i, : len(row)] = np.concatenate(values)
     return flat, lengths
+
+
+def add_loss_mask_to_message_log(
+    batch_message_log: list[list[dict[str, Any]]],
+    roles_to_train_on: list[str] = ["assistant"],  # noqa: B006
+    only_unmask_final: bool = False,
+) -> None:
+    """Only what these roles said counts in the loss."""
+    for log in batch_message_log:
+        for message in log:
+            counts = message["role"] in roles_to_train_on
+            message["token_loss_mask"] = np.full(len(message["token_ids"]), float(counts))

@@ -1,4 +1,4 @@
-"""The clipped policy-gradient loss, with its gradient written out: there is no autograd here."""
+"""The losses, with their gradients written out: there is no autograd here."""
 
 from __future__ import annotations
 
@@ -57,3 +57,49 @@ class ClippedPGLossFn:
             "approx_entropy": float(-np.sum(mask * logprobs) / valid_tokens),
         }
         return loss, mask * gradient / valid_tokens, metrics
+
+
+class _LikelihoodOfAnswers:
+    """All supervised losses are this one here: the right answers become likely."""
+
+    def evaluate(
+        self, logprobs: np.ndarray, data: Any, valid_tokens: float
+    ) -> tuple[float, np.ndarray, dict[str, float]]:
+        mask = data["token_mask"] * data["sample_mask"][:, None]
+        return float(-np.sum(mask * logprobs) / valid_tokens), -mask / valid_tokens, {}
+
+
+class NLLLossFn(_LikelihoodOfAnswers):
+    def __init__(self, use_fused_linear_logprobs: bool = False) -> None:
+        pass
+
+
+class PreferenceLossFn(_LikelihoodOfAnswers):
+    pass
+
+
+class DPOLossFn(PreferenceLossFn):
+    def __init__(self, cfg: Any, use_fused_linear_logprobs: bool = False) -> None:
+        self.cfg = cfg
+
+
+class DistillationLossFn(_LikelihoodOfAnswers):
+    def __init__(self, cfg: Any) -> None:
+        self.cfg = cfg
+
+
+class CrossTokenizerDistillationLossFn(_LikelihoodOfAnswers):
+    def __init__(self, cfg: Any) -> None:
+        self.cfg = cfg
+
+
+class MseValueLossFn:
+    """Of the value model."""
+
+    def __init__(self, cfg: Any) -> None:
+        self.cfg = cfg
+
+    def evaluate(self, values: np.ndarray, data: Any) -> tuple[float, np.ndarray]:
+        """The loss, and its derivative by each of `values`: means over the samples."""
+        error = values - data["returns"]
+        return float(np.mean(error**2)), 2 * error / error.size

@@ -9,7 +9,9 @@ from typing import Any
 
 from nemo_rl import _pace
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
+from nemo_rl.models.policy.workers.dtensor_policy_worker import DTensorPolicyWorkerImpl
 from nemo_rl.models.policy.workers.dtensor_policy_worker_v2 import DTensorPolicyWorkerV2Impl
+from nemo_rl.models.policy.workers.megatron_policy_worker import MegatronPolicyWorkerImpl
 from nemo_rl.utils.timer import Timer
 
 
@@ -32,13 +34,13 @@ class Policy:
         self.cfg = config
         self.tokenizer = tokenizer
         self._outgoing_weights: queue.SimpleQueue = queue.SimpleQueue()
-        self._worker = DTensorPolicyWorkerV2Impl(config, weights_path=weights_path, init_optimizer=init_optimizer)
+        self._worker = _worker(config, tokenizer, weights_path=weights_path, init_optimizer=init_optimizer)
 
     def get_logprobs(self, data: BatchedDataDict, timer: Timer | None = None) -> BatchedDataDict:
         with timer.time("get_logprobs/shard_data") if timer else nullcontext():
             shard = self._shard_for_logprob(data)
         with timer.time("get_logprobs/submit_logprob_futures") if timer else nullcontext():
-            future = _Future(self._worker.get_logprobs, shard)
+            future = _Future(self._worker.get_logprobs, data=shard)
         return BatchedDataDict({"logprobs": future.result()})
 
     def get_reference_policy_logprobs(
@@ -51,8 +53,36 @@ class Policy:
         with timer.time(f"{label}/shard_data") if timer else nullcontext():
             shard = self._shard_for_logprob(data)
         with timer.time(f"{label}/submit_reference_policy_logprob_futures") if timer else nullcontext():
-            future = _Future(self._worker.get_reference_policy_logprobs, shard)
+            future = _Future(self._worker.get_reference_policy_logprobs, data=shard)
         return BatchedDataDict({"reference_logprobs": future.result()})
+
+    def get_topk_logits(
+        self,
+        data: BatchedDataDict,
+        k: int,
+        micro_batch_size: int | None = None,
+        timer: Timer | None = None,
+    ) -> BatchedDataDict:
+        with timer.time("get_topk_logits/shard_data") if timer else nullcontext():
+            shard = self._shard_for_logprob(data)
+        with timer.time("get_topk_logits/submit_topk_logits_futures") if timer else nullcontext():
+            future = _Future(self._worker.get_topk_logits, shard, k)
+        return BatchedDataDict(zip(("topk_logits", "topk_indices"), future.result(), strict=True))
+
+    def get_full_logits_ipc(
+        self,
+        data: BatchedDataDict,
+        micro_batch_size: int | None = None,
+        timer: Timer | None = None,
+    ) -> list[Any]:
+        with timer.time("get_full_logits_ipc/shard_data") if timer else nullcontext():
+            shard = self._shard_for_logprob(data)
+        with timer.time("get_full_logits_ipc/submit") if timer else nullcontext():
+            future = _Future(self._worker.get_full_logits_ipc, shard)
+        return future.result()
+
+    def release_ipc_buffer(self) -> None:
+        pass
 
     def train(
         self,
@@ -80,6 +110,12 @@ class Policy:
 
     def prepare_for_lp_inference(self, keep_train_buffers: bool = False) -> None:
         _pace.work("logprob_prep")
+
+    def finish_inference(self) -> None:
+        pass
+
+    def finish_training(self, *args: Any, **kwargs: Any) -> None:
+        pass
 
     def prepare_for_training(self, *args: Any, **kwargs: Any) -> None:
         _pace.work("training_prep")
@@ -113,6 +149,9 @@ class Policy:
     def offload_after_refit(self) -> None:
         pass
 
+    def offload_to_cpu(self) -> None:
+        pass
+
     def save_checkpoint(
         self,
         weights_path: str,
@@ -132,8 +171,17 @@ class Policy:
 class _Future:
     """The work is done when the result is asked for: a submit block stays as short as it is with Ray."""
 
-    def __init__(self, function: Any, *args: Any) -> None:
-        self._function, self._args = function, args
+    def __init__(self, function: Any, *args: Any, **kwargs: Any) -> None:
+        self._function, self._args, self._kwargs = function, args, kwargs
 
     def result(self) -> Any:
-        return self._function(*self._args)
+        return self._function(*self._args, **self._kwargs)
+
+
+def _worker(config: dict[str, Any], tokenizer: Any, **kwargs: Any) -> Any:
+    """The backend that the config names. In NeMo RL a group of Ray actors, one for each rank."""
+    if config["megatron_cfg"]["enabled"]:
+        return MegatronPolicyWorkerImpl(config, tokenizer, worker_sharding_annotations=None, **kwargs)
+    if config["dtensor_cfg"]["_v2"]:
+        return DTensorPolicyWorkerV2Impl(config, **kwargs)
+    return DTensorPolicyWorkerImpl(config, tokenizer, **kwargs)

@@ -72,7 +72,7 @@ class TQPolicy(Policy):
             fields = list(LP_SEED_FIELDS)
         with timer.time(f"{worker_method}/submit_futures") if timer else nullcontext():
             compute = getattr(self._worker, worker_method)
-        return compute(self.read_from_dataplane(meta, select_fields=fields))
+        return compute(data=self.read_from_dataplane(meta, select_fields=fields))
 
     def train_from_meta(
         self,

@@ -1,18 +1,15 @@
-"""The trained weights: a table of logits, and gradient descent on it. In NeMo RL a Ray actor with a GPU."""
-
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from nemo_rl import _pace
-from nemo_rl._toy_task import answer_logprobs, log_softmax, new_logits
+from nemo_rl._toy_task import log_softmax
+from nemo_rl.models.policy.workers.base_policy_worker import AbstractPolicyWorker
 
 
-class DTensorPolicyWorkerV2Impl:
+class DTensorPolicyWorkerV2Impl(AbstractPolicyWorker):
     def __init__(
         self,
         config: dict[str, Any],
@@ -22,21 +19,19 @@ class DTensorPolicyWorkerV2Impl:
         init_reference_model: bool = True,
         **kwargs: Any,
     ) -> None:
-        _pace.work("policy_init")
-        self.cfg = config
-        self.lr = config["optimizer"]["kwargs"]["lr"]
-        self.logits = new_logits()
-        if weights_path is not None:
-            self.load_checkpoint(weights_path)
-        self.reference_logits = new_logits()
+        self._load(config, weights_path)
 
     def get_logprobs(self, data: Any, micro_batch_size: int | None = None) -> np.ndarray:
-        _pace.work("logprobs")
-        return answer_logprobs(self.logits, data["input_ids"])
+        return self._logprobs(data)
 
-    def get_reference_policy_logprobs(self, data: Any, micro_batch_size: int | None = None) -> np.ndarray:
-        _pace.work("logprobs")
-        return answer_logprobs(self.reference_logits, data["input_ids"])
+    def get_topk_logits(self, data: Any, k: int, micro_batch_size: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """The k likeliest tokens at each place of the answer, and which they are."""
+        scores = log_softmax(self.logits)[data["input_ids"][:, 0]]
+        likeliest = np.argsort(-scores, axis=-1)[:, :, :k]
+        return np.take_along_axis(scores, likeliest, axis=-1), likeliest
+
+    def get_full_logits_ipc(self, data: Any, micro_batch_size: int | None = None) -> list[np.ndarray]:
+        return list(log_softmax(self.logits)[data["input_ids"][:, 0]])
 
     def train(
         self,
@@ -47,27 +42,7 @@ class DTensorPolicyWorkerV2Impl:
         mbs: int | None = None,
         check_dim_skip_keys: Iterable[str] | None = None,
     ) -> dict[str, Any]:
-        """One gradient step on the whole batch, unless `eval_mode`."""
-        _pace.work("training")
-        input_ids = data["input_ids"]
-        valid_tokens = float(np.sum(data["token_mask"] * data["sample_mask"][:, None]))
-        logprobs = answer_logprobs(self.logits, input_ids)
-        loss, by_logprob, metrics = loss_fn.evaluate(logprobs, data, valid_tokens)
-        gradient = self._by_logits(input_ids, by_logprob[:, 1:])
-        if not eval_mode:
-            self.logits = self.logits - self.lr * gradient
-        metrics.update(lr=self.lr, global_valid_toks=valid_tokens, global_valid_seqs=float(np.sum(data["sample_mask"])))
-        return {"global_loss": loss, "grad_norm": float(np.linalg.norm(gradient)), "all_mb_metrics": metrics}
-
-    def _by_logits(self, input_ids: np.ndarray, by_logprob: np.ndarray) -> np.ndarray:
-        """Chain rule through the log-softmax: one-hot of the token taken, less the probabilities."""
-        prompts, answers = input_ids[:, 0], input_ids[:, 1:]
-        by_score = -np.exp(log_softmax(self.logits))[prompts]
-        rows, places = np.indices(answers.shape)
-        by_score[rows, places, answers] += 1
-        gradient = np.zeros_like(self.logits)
-        np.add.at(gradient, prompts, by_score * by_logprob[:, :, None])
-        return gradient
+        return self._step(data, loss_fn, eval_mode)
 
     def save_checkpoint(
         self,
@@ -76,9 +51,4 @@ class DTensorPolicyWorkerV2Impl:
         tokenizer_path: str | None = None,
         checkpointing_cfg: dict[str, Any] | None = None,
     ) -> None:
-        _pace.work("checkpoint")
-        os.makedirs(weights_path, exist_ok=True)
-        np.savez(os.path.join(weights_path, "weights.npz"), logits=self.logits)
-
-    def load_checkpoint(self, weights_path: str, optimizer_path: str | None = None) -> None:
-        self.logits = np.load(os.path.join(weights_path, "weights.npz"))["logits"]
+        self._save(weights_path)

@@ -1,0 +1,44 @@
+"""What the launchers of NeMo RL do before they set anything up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from whole_trees import STAND_IN
+
+
+def begin(folder: Path, backend: str = "dtensor_v2", **sections: Any) -> SimpleNamespace:
+    """The stand-in's own config, with `sections` added; Ray is up. Two samples a batch, a checkpoint at step 2."""
+    from nemo_rl.distributed.virtual_cluster import init_ray
+    from nemo_rl.utils.config import load_config, register_omegaconf_resolvers
+
+    register_omegaconf_resolvers()
+    config = SimpleNamespace(**load_config(STAND_IN / "configs" / "grpo_toy.json"))
+    config.policy.update(train_global_batch_size=2, train_micro_batch_size=2)
+    config.policy["dtensor_cfg"]["_v2"] = backend == "dtensor_v2"
+    config.policy["megatron_cfg"]["enabled"] = backend == "megatron"
+    config.checkpointing.update(checkpoint_dir=str(folder / "checkpoints"), save_period=2)
+    config.logger.update(log_dir=str(folder), jsonl_enabled=False)
+    config.data.update(train={"num_samples": 4}, validation={"num_samples": 2})
+    for name, section in sections.items():
+        setattr(config, name, section)
+    init_ray()
+    return config
+
+
+def supervised(**more: Any) -> SimpleNamespace:
+    """A section of SFT, DPO or RM: two steps, validation before the first and after the second."""
+    return SimpleNamespace(
+        seed=1,
+        max_num_epochs=1,
+        max_num_steps=2,
+        val_at_start=True,
+        val_at_end=False,
+        val_period=2,
+        val_batches=1,
+        val_global_batch_size=2,
+        val_micro_batch_size=2,
+        **more,
+    )
