@@ -133,15 +133,12 @@ class _ModuleReader:
                 for name, home in self.facts.imports.items()
                 if name in bases or (name.islower() and not name.startswith("_"))
             }
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Dict):
-                self._note_keys(node.keys)
-            elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-                self._note_keys([node.slice])
-
-    def _note_keys(self, nodes: Iterable[ast.expr | None]) -> None:
+        nodes = list(ast.walk(tree))
+        asks_for_fields = any(isinstance(n, ast.Call) and _callee(n) in ("asdict", "fields") for n in nodes)
         for node in nodes:
-            for text in _label(node, None):
+            for text in _field_names(node) if asks_for_fields else ():
+                self.keys.add(text)
+            for text in _written_keys(node):
                 if _KEY.fullmatch(text.replace("*", "")) and len(text) > 1:
                     self.keys.add(text)
 
@@ -210,8 +207,8 @@ class _ModuleReader:
         for node in _own(body, lambdas=True):
             if not isinstance(node, ast.Call):
                 continue
-            callee = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
-            if callee not in self._callees:
+            callee = _callee(node)
+            if callee is None or callee not in self._callees:
                 continue
             handed: dict[str, list[str]] = {}
             for position, value in enumerate(node.args):
@@ -301,6 +298,38 @@ def _label(node: ast.expr | None, scope: _Scope | None) -> list[str]:
     if isinstance(node, ast.Name) and scope is not None:
         return scope.label(node.id)
     return []
+
+
+def _written_keys(node: ast.AST) -> list[str]:
+    """The keys of a dict that a piece of syntax writes; an f-string is a pattern, with `*` for what it fills in."""
+    if isinstance(node, ast.Dict):
+        return [text for key in node.keys for text in _label(key, None)]
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+        return _label(node.slice, None)
+    if isinstance(node, ast.DictComp):
+        return _label(node.key, None)
+    if isinstance(node, ast.Call):
+        name = _callee(node)
+        if name in ("dict", "update"):
+            return [keyword.arg for keyword in node.keywords if keyword.arg is not None]
+        if name == "setdefault" and node.args:
+            return _label(node.args[0], None)
+    return []
+
+
+def _field_names(node: ast.AST) -> list[str]:
+    """The fields of a dataclass: keys, where a module makes dicts of its dataclasses."""
+    if not isinstance(node, ast.ClassDef):
+        return []
+    decorators = [d.func if isinstance(d, ast.Call) else d for d in node.decorator_list]
+    if not any(_dotted(decorator).rpartition(".")[2] == "dataclass" for decorator in decorators):
+        return []
+    return [f.target.id for f in node.body if isinstance(f, ast.AnnAssign) and isinstance(f.target, ast.Name)]
+
+
+def _callee(node: ast.Call) -> str | None:
+    """The last name before the brackets of a call."""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
 
 
 def _arguments(arguments: ast.arguments) -> list[ast.arg]:

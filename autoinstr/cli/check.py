@@ -11,16 +11,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autoinstr.check.facts import Facts
-    from autoinstr.check.fitting import Finding, Outcome
+    from autoinstr.check.outcome import Finding, Outcome
+    from autoinstr.maps.metric_model import MetricTap
     from autoinstr.maps.model import SpanEntry
+
+    Entry = SpanEntry | MetricTap
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "check",
-        help="whether targets, labels and arguments still exist",
-        description="Look up every target, label and argument of the active maps in the source of the packages they "
-        "speak of. The source is read, never imported.",
+        help="whether targets, labels, arguments and logger keys still exist",
+        description="Look up every target, label, argument and logger key of the active maps in the source of the "
+        "packages they speak of. The source is read, never imported.",
         epilog="Exit status 1 if anything is missing. A row that is optional, or whose module a release does not have, "
         "is absent there, which is no problem.",
     )
@@ -38,16 +41,22 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="a snapshot of an earlier release: what was there and is absent now counts as missing",
     )
     parser.add_argument("--package", metavar="P", help="only the maps of this package")
-    parser.add_argument("--table", action="store_true", help="print a Markdown table, a line for each span")
+    parser.add_argument(
+        "--table", action="store_true", help="print a Markdown table, a line for each span and each series"
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    from autoinstr.check.fitting import fit, note_losses
+    from autoinstr.check.fitting import fit
+    from autoinstr.check.outcome import note_losses
 
     entries = active_entries(args.package)
     if not entries:
-        print("autoinstr check: no active map has a span" + (f" for {args.package}" if args.package else ""))
+        print(
+            "autoinstr check: no active map has a span or a metric tap"
+            + (f" for {args.package}" if args.package else "")
+        )
         return 1
     try:
         if args.snapshot:
@@ -78,8 +87,8 @@ def run(args: argparse.Namespace) -> int:
     return 1 if any(outcome.problems for _, outcome in outcomes) else 0
 
 
-def active_entries(package: str | None) -> list[tuple[str, SpanEntry]]:
-    """The entries of the active maps with the top-level package of each; mistakes in the maps go to stderr."""
+def active_entries(package: str | None) -> list[tuple[str, Entry]]:
+    """The spans and taps of the active maps, each with its top-level package; mistakes in the maps go to stderr."""
     from autoinstr.maps.active import read_active
     from autoinstr.settings import Settings
 
@@ -87,7 +96,8 @@ def active_entries(package: str | None) -> list[tuple[str, SpanEntry]]:
     active = read_active(settings.span_maps, settings.builtin_maps, settings.span_groups)
     for line in active.mistakes:
         print(f"autoinstr: {line}", file=sys.stderr)
-    found = [(span.package.partition(".")[0], span.entry) for span in active.spans]
+    found: list[tuple[str, Entry]] = [(span.package.partition(".")[0], span.entry) for span in active.spans]
+    found += [(tap.target.module.partition(".")[0], tap) for tap in active.taps]
     return [(top, entry) for top, entry in found if package is None or top == package]
 
 
@@ -109,7 +119,7 @@ def read_snapshot(path: Path) -> Facts:
         raise UnreadableSnapshot(f"{path}: {error}") from None
 
 
-def read_packages(entries: Sequence[tuple[str, SpanEntry]], source: Path | None, release: str | None = None) -> Facts:
+def read_packages(entries: Sequence[tuple[str, Entry]], source: Path | None, release: str | None = None) -> Facts:
     """The facts of the entries' packages, in a checkout or as installed."""
     from autoinstr.check.fitting import callees_of
     from autoinstr.check.source import installed_folder, package_folder, read_source
@@ -139,8 +149,8 @@ def _print(outcome: Outcome) -> None:
     if problems:
         print(f"{len(problems)} missing{tail}")
     else:
-        targets, labels, arguments = outcome.counts
-        print(f"{targets} targets, {labels} labels, {arguments} arguments: all there{tail}")
+        there = ", ".join(f"{count} {what}" for what, count in outcome.counts.items())
+        print(f"{there}: all there{tail}")
 
 
 def _line(finding: Finding) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from autoinstr.maps.catalog import Catalog, layered
 from autoinstr.maps.groups import GroupTable, Selection, explain_unknown, select
+from autoinstr.maps.metric_model import MetricTap, layered_taps
 from autoinstr.maps.model import Mistake, Place, SpanEntry
 from autoinstr.maps.words import did_you_mean
 
@@ -31,9 +32,10 @@ class ActiveSpan:
 
 @dataclass
 class ActiveMaps:
-    """Every span that holds; `disabled` are those that a map removes, with its file; `mistakes` are lines."""
+    """Every span and tap that holds; `disabled` are spans that a map removes, with its file; `mistakes` are lines."""
 
     spans: list[ActiveSpan] = field(default_factory=list)
+    taps: list[MetricTap] = field(default_factory=list)
     disabled: dict[str, str] = field(default_factory=dict)
     mistakes: list[str] = field(default_factory=list)
 
@@ -80,6 +82,7 @@ def read_active(span_maps: Iterable[Path], builtin_maps: str, span_groups: str) 
             )
         )
     names = {entry.name for entry in entries}
+    active.taps = layered_taps(read)
     active.disabled = {name: m.file for _, m in read for name in m.disabled if name not in names}
     active.mistakes += _unknown_names(selection, table, names | active.disabled.keys())
     return active

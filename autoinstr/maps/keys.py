@@ -93,6 +93,7 @@ SERIES_KEYS: Final = (
     Key("attributes", "metric_attributes", "Attribute names, each with a value path, or `*`: what the `*` stands for."),
     Key("table", "table", "More attributes, by what the `*` stands for. What is not in the table is left out."),
     Key("boundaries", "boundaries", "The upper bounds of a histogram's buckets, rising."),
+    Key("optional", "boolean", "autoinstr check says nothing of a release that writes no such key. Default: false."),
     Key("disabled", "boolean", "true removes the series of this name from all maps below this one."),
 )  # fmt: skip
 

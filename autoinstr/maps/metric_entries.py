@@ -181,6 +181,7 @@ class _MetricReader:
             attributes,
             found.get("table"),
             found.get("boundaries"),
+            found.get("optional", False),
         )
         first = self._seen.setdefault(name, entry)
         if (first.kind, first.unit) != (entry.kind, entry.unit):

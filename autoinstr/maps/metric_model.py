@@ -58,6 +58,8 @@ class SeriesEntry:
     table: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] | None = None
     boundaries: tuple[float, ...] | None = None
     """Upper bounds of a histogram's buckets."""
+    optional: bool = False
+    """Whether a release may lack it: its logger keys, or the calls that hand them over."""
 
     @property
     def needs_end(self) -> bool:

@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 from autoinstr.check.facts import Facts, SnapshotError, from_json, to_json
-from autoinstr.check.fitting import ABSENT, MISSING, THERE, Outcome, callees_of, fit
+from autoinstr.check.fitting import callees_of, fit
+from autoinstr.check.outcome import ABSENT, MISSING, THERE, Outcome
 from autoinstr.check.source import package_folder, read_source
 from autoinstr.cli import main
 from autoinstr.maps.catalog import Catalog
 from autoinstr.maps.loader import load_map
+from autoinstr.maps.metric_model import MetricTap
 from autoinstr.maps.model import SpanEntry
 
 SNAPSHOTS = Path(__file__).resolve().parents[1] / "snapshots"
@@ -107,7 +109,7 @@ def test_a_map_that_fits(tmp_path: Path) -> None:
     )
     assert said(outcome) == []
     assert [row.state for row in outcome.rows] == [THERE, THERE]
-    assert outcome.counts == (2, 1, 4)
+    assert list(outcome.counts.values()) == [2, 1, 4, 0]
 
 
 @pytest.mark.parametrize(
@@ -273,6 +275,116 @@ def test_several_ways_to_a_value_and_one_is_enough(tmp_path: Path) -> None:
     assert said(outcome) == ["m.yaml:5:3: s: train takes no 'gone'"]
 
 
+# -- the series of metric taps ----------------------------------------------------------------------------
+
+LOGGER = """
+    class Logger:
+        def log(self, metrics, step, prefix=""): ...
+"""
+
+
+def taps(text: str) -> list[MetricTap]:
+    section = textwrap.indent(textwrap.dedent(text).strip("\n"), "  ")
+    loaded = load_map("map: m\npackage: pkg\nmetrics:\n" + section, "m.yaml", Catalog(lambda mistake: None).table)
+    assert loaded.map is not None
+    assert loaded.mistakes == []
+    return list(loaded.map.metrics)
+
+
+def check_taps(folder: Path, text: str) -> Outcome:
+    found = taps(text)
+    return fit(found, read_source({"pkg": folder / "pkg"}, callees_of(found), "here"))
+
+
+def test_a_logger_key_is_found_however_it_is_written(tmp_path: Path) -> None:
+    package(
+        tmp_path,
+        logger=LOGGER,
+        train="""
+            from dataclasses import asdict, dataclass
+
+            @dataclass
+            class Timings:
+                data_time_s: float = 0.0
+
+            def train(logger, name):
+                metrics = {"in_a_literal": 1, f"efficiency/{name}_s": 2}
+                metrics["in_a_subscript"] = 3
+                metrics |= dict(in_a_call=4)
+                metrics.update(in_an_update=5)
+                metrics.setdefault("set_by_default", 6)
+                metrics.update({f"of_{k}/mean": v for k, v in asdict(Timings()).items()})
+                logger.log(metrics, 1, prefix="train")
+        """,
+    )
+    names = ("in_a_literal", "in_a_subscript", "in_a_call", "in_an_update", "set_by_default", "data_time_s")
+    series = "\n".join(f"    a.{name}: {{from: {name}}}" for name in names)
+    outcome = check_taps(
+        tmp_path,
+        "pkg.logger:Logger.log:\n  values: args.metrics\n  only_when: {args.prefix: train}\n  series:\n"
+        + series
+        + """
+    b.first_of_a_list: {from: [renamed, in_a_literal]}
+    b.pattern: {from: "efficiency/*_s"}
+    b.one_of_a_pattern: {from: efficiency/idle_s}
+    b.pattern_of_plain_keys: {from: "*_time_s"}
+    b.of_a_comprehension: {from: of_reward/mean}""",
+    )
+    assert said(outcome) == []
+    assert outcome.counts == {"targets": 1, "labels": 0, "arguments": 0, "logger keys": len(names) + 5}
+
+
+def test_what_a_tap_needs_and_the_source_does_not_have(tmp_path: Path) -> None:
+    package(
+        tmp_path,
+        logger=LOGGER,
+        train="""
+            def train(logger, key):
+                logger.log({"reward": 1, f"{key}/mean": 2}, 1, prefix="train")
+        """,
+    )
+    outcome = check_taps(
+        tmp_path,
+        """
+        pkg.logger:Logger.log:
+          - values: args.metrics
+            series:
+              a.key: {from: rewards}
+              a.unknown: {from: entropy/mean}
+              a.optional: {from: kl, optional: true}
+              a.argument: {value: args.stpe}
+              a.attribute: {from: reward, attributes: {k: args.run}}
+          - {values: args.metrics, only_when: {args.prefix: trian}, series: {a.never: {from: reward}}}
+          - {values: args.metrics, only_when: {args.prefix: [trian, ""]}, series: {a.by_default: {from: reward}}}
+          - {values: args.values, series: {a.values: {from: reward}, a.values_too: {from: reward}}}
+          - {values: args.metrics, only_when: {args.pre: train}, series: {a.condition: {from: reward}}}
+        pkg.logger:Logger.logs:
+          {values: args.metrics, series: {a.target: {from: reward}, a.target_too: {from: reward}}}
+        pkg.gone:log:
+          {values: args.metrics, series: {a.module: {from: reward}}}
+        pkg.logger:Logger.flush:
+          {values: args.metrics, optional: true, series: {a.flush: {from: reward}}}
+        """,
+    )
+    assert said(outcome) == [
+        "m.yaml:7:9: nothing writes the logger key 'rewards', did you mean 'reward'?",
+        "m.yaml:8:9: nothing writes the logger key 'entropy/mean'",
+        "m.yaml:10:9: Logger.log takes no 'stpe', did you mean 'step'?",
+        "m.yaml:11:9: k: Logger.log takes no 'run'",
+        "m.yaml:4:3: no Logger.log(prefix=trian), did you mean 'train'?",
+        "m.yaml:4:3: Logger.log takes no 'values'",
+        "m.yaml:4:3: Logger.log takes no 'pre', did you mean 'prefix'?",
+        "m.yaml:16:3: pkg.logger:Logger has no 'logs', did you mean 'log'?",
+        "m.yaml:9:9: nothing writes the logger key 'kl'",
+        "m.yaml:18:3: there is no module pkg.gone",
+        "m.yaml:20:3: pkg.logger:Logger has no 'flush'",
+    ]
+    assert [row.entry.name for row in outcome.rows if row.state == ABSENT] == ["a.optional", "a.module", "a.flush"]
+    assert [row.entry.name for row in outcome.rows if row.state == THERE] == ["a.by_default"]
+    lost = [row.entry.name for row in outcome.rows if row.state == MISSING and not row.findings]
+    assert lost == ["a.values_too", "a.target_too"], "what is wrong with a function is said once"
+
+
 # -- what is not ------------------------------------------------------------------------------------------
 
 
@@ -396,7 +508,7 @@ def test_every_map_fits_every_release(release: str, capsys: pytest.CaptureFixtur
 def test_a_snapshot_holds_facts_and_stays_small(release: str) -> None:
     path = SNAPSHOTS / f"nemo_rl-{release}.json"
     text = path.read_text(encoding="utf-8")
-    assert len(text) < 310_000
+    assert len(text) < 320_000
     assert to_json(from_json(text)) == text
     assert from_json(text).release == release
 
@@ -418,7 +530,7 @@ def facts_of(name: str) -> Facts:
 
 def drifted(tmp_path: Path, change: Any) -> str:
     data = json.loads(MAIN.read_text(encoding="utf-8"))
-    change(data["modules"])
+    change(data)
     path = tmp_path / "drifted.json"
     path.write_text(json.dumps(data), encoding="utf-8")
     return str(path)
@@ -428,23 +540,32 @@ def rename(mapping: dict[str, Any], old: str, new: str) -> None:
     mapping[new] = mapping.pop(old)
 
 
-def a_target(modules: Any) -> None:
-    rename(modules["nemo_rl.algorithms.sft"]["functions"][""], "sft_train", "sft_trains")
+def a_target(snapshot: Any) -> None:
+    rename(snapshot["modules"]["nemo_rl.algorithms.sft"]["functions"][""], "sft_train", "sft_trains")
 
 
-def an_argument(modules: Any) -> None:
-    methods = modules["nemo_rl.data_plane.adapters.transfer_queue"]["functions"]["TQDataPlaneClient"]
+def an_argument(snapshot: Any) -> None:
+    methods = snapshot["modules"]["nemo_rl.data_plane.adapters.transfer_queue"]["functions"]["TQDataPlaneClient"]
     methods["put_samples"] = methods["put_samples"].replace("partition_id", "partition")
 
 
-def a_label(modules: Any) -> None:
-    handed = modules["nemo_rl.algorithms.dpo"]["calls"]["dpo_train"]["time"]
+def a_label(snapshot: Any) -> None:
+    handed = snapshot["modules"]["nemo_rl.algorithms.dpo"]["calls"]["dpo_train"]["time"]
     handed["0"] = [label.replace("policy_training", "policy_trainings") for label in handed["0"]]
 
 
-def a_local(modules: Any) -> None:
-    found = modules["nemo_rl.algorithms.rm"]["locals"]
+def a_local(snapshot: Any) -> None:
+    found = snapshot["modules"]["nemo_rl.algorithms.rm"]["locals"]
     found["rm_train"] = found["rm_train"].replace("total_steps", "step_count")
+
+
+def a_logger_key(snapshot: Any) -> None:
+    snapshot["keys"] = snapshot["keys"].replace("mean_gen_tokens_per_sample", "mean_gen_tokens_per_samples")
+
+
+def an_argument_of_the_logger(snapshot: Any) -> None:
+    methods = snapshot["modules"]["nemo_rl.utils.logger"]["functions"]["Logger"]
+    methods["log_metrics"] = methods["log_metrics"].replace("prefix", "namespace")
 
 
 @pytest.mark.parametrize(
@@ -475,6 +596,19 @@ def a_local(modules: Any) -> None:
             "rm.yaml",
             "rl.rm.step:",
             "rl.rm.step: rl.iteration: no caller of Timer.time has a local 'total_steps' (rm_train)",
+        ),
+        (
+            a_logger_key,
+            "metrics.yaml",
+            "rl.response.length.mean:",
+            "rl.response.length.mean: nothing writes the logger key 'mean_gen_tokens_per_sample', "
+            "did you mean 'mean_gen_tokens_per_samples'?",
+        ),
+        (
+            an_argument_of_the_logger,
+            "metrics.yaml",
+            "nemo_rl.utils.logger:Logger.log_metrics:",
+            "rl.reward.mean: Logger.log_metrics takes no 'prefix'",
         ),
     ],
 )
@@ -509,8 +643,8 @@ def test_snapshot_then_check(
     assert main(["check", "--source", str(tmp_path / "tree")]) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"{out}: pkg of 1.0, 2 modules",
-        "1 targets, 0 labels, 0 arguments: all there",
-        "1 targets, 0 labels, 0 arguments: all there",
+        "1 targets, 0 labels, 0 arguments, 0 logger keys: all there",
+        "1 targets, 0 labels, 0 arguments, 0 logger keys: all there",
     ]
     assert main(["snapshot", str(tmp_path / "tree")]) == 0
     assert json.loads(capsys.readouterr().out)["release"] == "tree"
@@ -573,6 +707,6 @@ def test_what_can_not_be_checked(
     assert main(["snapshot", str(tmp_path / "empty")]) == 1
     assert "has no package" in capsys.readouterr().err
     assert main(["check", "--package", "nemo_lr"]) == 1
-    assert capsys.readouterr().out == "autoinstr check: no active map has a span for nemo_lr\n"
+    assert capsys.readouterr().out == "autoinstr check: no active map has a span or a metric tap for nemo_lr\n"
     monkeypatch.setenv("AUTOINSTR_BUILTIN_MAPS", "none")
     assert main(["check"]) == 1
