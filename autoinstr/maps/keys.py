@@ -45,6 +45,7 @@ SPAN_KEYS: Final = (
     Key("content", "boolean", "Let AUTOINSTR_CAPTURE_CONTENT record prompts and completions here. Default: false."),
     Key("threads", "boolean", "Threads started while the span is open continue it. Default: false."),
     Key("start_from", "target", "The span starts when this earlier function was last called."),
+    Key("also", "names", "Other names under which instrumented code opens this span itself: then the two are one."),
     Key("versions", "versions", "Only with these versions of an installed distribution, as in `trl>=0.17,<1`."),
     Key("disabled", "boolean", "true removes the span of this name from all maps below this one."),
     Key("about", "text", "What the span stands for, in a line."),

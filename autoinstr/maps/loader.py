@@ -132,6 +132,7 @@ class _Reader:
             "modules": self.modules,
             "moves": self.moves,
             "name": self.name,
+            "names": lambda node, what: self._listed(node, what, "names", lambda item: self.name(item, what)),
             "paths": self.paths,
             "scope": self.scope,
             "spans": lambda node, what: node,  # read last: it needs the map's other keys
@@ -434,6 +435,7 @@ class _Reader:
             threads=found.get("threads", False),
             start_from=found.get("start_from"),
             versions=found.get("versions"),
+            also=found.get("also", ()),
             about=found.get("about", ""),
         )
 

@@ -145,6 +145,7 @@ class SpanEntry:
     threads: bool = False
     start_from: Target | None = None
     versions: str | None = None
+    also: tuple[str, ...] = ()
     about: str = ""
 
     def targets(self) -> tuple[Target, ...]:

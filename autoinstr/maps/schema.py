@@ -82,6 +82,7 @@ def _definitions(table: GroupTable) -> Schema:
         "modules": {"anyOf": [_ref("module"), {"type": "array", "items": _ref("module")}]},
         "moves": {"type": "object", "additionalProperties": _ref("group")},
         "name": _text(keys.NAME),
+        "names": _one_or_list("name"),
         "path": {
             "description": "A value path, as in `args.batch.size | int`, or a constant.",
             "anyOf": [

@@ -13,6 +13,7 @@ from autoinstr.maps.metric_model import SeriesEntry
 from autoinstr.maps.model import Place
 from autoinstr.metrics.instruments import Instruments
 from autoinstr.notices import describe, say
+from autoinstr.spans import GROUP_ATTRIBUTE
 from autoinstr.spans.opening import BUCKET_ATTRIBUTE, SCOPE_NAME
 
 if TYPE_CHECKING:
@@ -82,8 +83,10 @@ class PhaseDurations(SpanProcessor):
         try:
             scope = span.instrumentation_scope
             context = span.get_span_context()
-            if scope is None or scope.name != SCOPE_NAME or context is None:
+            if scope is None or context is None:
                 return
+            if scope.name != SCOPE_NAME and GROUP_ATTRIBUTE not in (scope.attributes or ()):
+                return  # of somebody else, and no phase that is ours too
             if span.end_time is None or span.start_time is None:
                 return
             bucket = (span.attributes or {}).get(BUCKET_ATTRIBUTE)

@@ -29,6 +29,7 @@ from autoinstr.patch.binding import Binding
 from autoinstr.patch.claims import Claim, Shared, claims_of, misfit
 from autoinstr.patch.importing import when_imported
 from autoinstr.patch.stale import find_stale, give_back
+from autoinstr.spans import joining
 from autoinstr.spans.opening import SpanPlan, Tracers
 
 # who wraps whom on one attribute, innermost first: a span that ends when a loop is called must have ended
@@ -104,6 +105,8 @@ class Patcher:
                     new_modules[claim.target.module] = None
         if not self._cancel:
             self._cancel.append(compiling.know_torch())
+            joining.install()
+            self._cancel.append(joining.remove)
         if in_threads:
             from autoinstr.bridges import threads
 
@@ -128,6 +131,7 @@ class Patcher:
             selected=selected,
             once_per_instance=entry.subclasses,
             threads=entry.threads,
+            also=entry.also,
         )
 
     # -- modules --------------------------------------------------------------------------------------

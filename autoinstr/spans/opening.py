@@ -12,7 +12,7 @@ when the span that holds it ends.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from threading import get_ident
 from typing import Any
 
@@ -34,7 +34,11 @@ LOST_END_ATTRIBUTE = "autoinstr.lost_end"
 _SPAN_KEY: Any = getattr(propagation, "_SPAN_KEY", None)
 _put: Callable[[Any, Any, Any], None] = dict.__setitem__  # a Context is closed to all others once it is attached
 _SCOPE_KEY = context_api.create_key("autoinstr-scope")
-_OPENED_KEY = context_api.create_key("autoinstr-opened")
+OPENED_KEY = context_api.create_key("autoinstr-opened")
+"""The innermost `Opened` of a context."""
+
+theirs: Callable[[Any, frozenset[str]], Any] | None = None
+"""Set by `joining` once another instrumentation opens spans: gives its current span, if ours would be the same."""
 
 _runtime = getattr(context_api, "_RUNTIME_CONTEXT", None)
 # the API's own functions only pass on to these
@@ -127,16 +131,33 @@ class Tracers:
         return tracer
 
 
+_NO_NAMES: frozenset[str] = frozenset()
+
+
 class Opened:
     """A span that is open: what to restore, and under which opened span it lies."""
 
-    __slots__ = ("context", "holds_loose", "loose", "outer", "pair", "previous", "seen", "span", "stranded", "token")
+    __slots__ = (
+        "context",
+        "holds_loose",
+        "loose",
+        "names",
+        "outer",
+        "pair",
+        "previous",
+        "seen",
+        "span",
+        "stranded",
+        "token",
+    )
 
     def __init__(self, span: Span, context: Context, previous: Context, outer: Opened | None) -> None:
         self.span: Span | None = span
         self.context = context
         self.previous = previous
         self.outer = outer
+        self.names: frozenset[str] = _NO_NAMES
+        """What the span is called, by us and by code that opens it itself."""
         self.token: Any = None
         self.loose = False
         self.pair = False
@@ -176,6 +197,7 @@ class SpanPlan:
         "fixed_bucket",
         "group",
         "name",
+        "names",
         "off",
         "once_per_instance",
         "scope",
@@ -196,8 +218,10 @@ class SpanPlan:
         selected: bool = True,
         once_per_instance: bool = False,
         threads: bool = False,
+        also: Iterable[str] = (),
     ) -> None:
         self.name = name
+        self.names = frozenset((name, *also))
         self.group = group
         self.bucket = bucket
         self.fixed_bucket = fixed_bucket
@@ -241,7 +265,7 @@ class SpanPlan:
             return None
         try:
             previous = get_current()
-            outer: Any = previous.get(_OPENED_KEY)
+            outer: Any = previous.get(OPENED_KEY)
             if outer is not None and outer.stranded:
                 while outer is not None and outer.stranded:
                     previous, outer = outer.previous, outer.outer
@@ -266,18 +290,21 @@ class SpanPlan:
             elif not self.selected:
                 return None
             base = {**attributes, **base} if attributes else base.copy()
-            span = maker.start(previous.get(_SPAN_KEY), base, start_ns, previous) if maker is not None else None
+            span = self._theirs(previous, outer, base) if theirs is not None else None
+            if span is None and maker is not None:
+                span = maker.start(previous.get(_SPAN_KEY), base, start_ns, previous)
             if span is None:
                 if tracer is None:
                     return None
                 span = tracer.start_span(self.name, previous, attributes=base, start_time=start_ns)
             context = Context(previous)
             opened = Opened(span, context, previous, outer)
+            opened.names = self.names
             if _SPAN_KEY is not None:
                 _put(context, _SPAN_KEY, span)
             else:
                 context = opened.context = Context(trace.set_span_in_context(span, context))
-            _put(context, _OPENED_KEY, opened)
+            _put(context, OPENED_KEY, opened)
             if self.scope is not None:
                 _put(context, _SCOPE_KEY, self.scope.within(scope))
             if self.once_per_instance is not None:
@@ -294,6 +321,16 @@ class SpanPlan:
         except Exception as error:
             say(f"span {self.name} could not be opened: {describe(error)}", once=f"open {self.name}")
             return None
+
+    def _theirs(self, context: Context, outer: Opened | None, attributes: Mapping[str, Any]) -> Any:
+        """The span that another instrumentation has open for this very block, with our attributes; or None."""
+        above = trace.get_current_span(context)
+        if theirs is None or (outer is not None and above is outer.span):
+            return None
+        span = theirs(above, self.names)
+        if span is not None:
+            span.set_attributes(attributes)
+        return span
 
 
 def close(
@@ -339,7 +376,7 @@ def leave_at_exit() -> None:
 def innermost(stack: list[Opened]) -> Opened | None:
     """Take from `stack` the span that ends now: the innermost one of this thread and task, else the latest."""
     try:
-        above: Any = get_current().get(_OPENED_KEY) if len(stack) > 1 else None
+        above: Any = get_current().get(OPENED_KEY) if len(stack) > 1 else None
         while above is not None and above not in stack:
             above = above.outer
         if above is None:
@@ -387,7 +424,7 @@ def _restore(opened: Opened) -> None:
         if moved or not left:
             attach(opened.previous)
         return
-    newer: Any = current.get(_OPENED_KEY)
+    newer: Any = current.get(OPENED_KEY)
     while newer is not None and newer.stranded:
         current, newer, moved = newer.previous, newer.outer, True
     if newer is opened and not opened.pair:
@@ -403,7 +440,7 @@ def _restore(opened: Opened) -> None:
 def _record(opened: Opened, span: Span, exception: BaseException) -> None:
     if not span.is_recording():
         return
-    mark = _mark(exception)
+    mark = mark_of(exception)
     try:
         if opened.seen != mark:
             span.record_exception(exception)
@@ -419,7 +456,7 @@ def _record(opened: Opened, span: Span, exception: BaseException) -> None:
         opened.outer.seen = mark
 
 
-def _mark(exception: BaseException) -> tuple[Any, ...]:
+def mark_of(exception: BaseException) -> tuple[Any, ...]:
     """What tells this raise from another one: the object, and the place of its innermost frame.
 
     The object's id alone may be reused by the next exception.

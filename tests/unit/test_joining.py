@@ -1,0 +1,231 @@
+"""Code that is instrumented itself, under a map that names the same blocks: each block has one span, and it is theirs.
+
+The toy has a timer, whose blocks the map names, and telemetry of its own beside it, which is off while `tracer` is
+None. Theirs carry the attribute `by`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import Tracer
+
+from autoinstr.testing import Recording, record
+
+Make = Callable[..., Any]
+
+SOURCE = """
+import contextlib
+import functools
+
+from opentelemetry import context, trace
+
+tracer = None
+
+@contextlib.contextmanager
+def timer(label):
+    yield
+
+@contextlib.contextmanager
+def managed(name, **attributes):
+    if tracer is None:
+        yield None
+        return
+    span = tracer.start_span(name)
+    span.set_attributes({"by": "theirs", **attributes})
+    token = context.attach(trace.set_span_in_context(span))
+    try:
+        yield span
+    except Exception as error:
+        span.record_exception(error)
+        span.set_status(trace.StatusCode.ERROR, str(error))
+        raise
+    finally:
+        context.detach(token)
+        span.end()
+
+def traced(name):
+    def decorate(function):
+        @functools.wraps(function)
+        def wrapper(*args, **kwargs):
+            with managed(name):
+                return function(*args, **kwargs)
+        return wrapper
+    return decorate
+
+@traced("toy.job")
+def train(work=lambda: None):
+    for iteration in (1, 2):
+        with timer("step"), managed("toy.step", iteration=iteration):
+            with timer("reward"), managed("toy.old_reward"):
+                pass
+            with timer("advantage"):
+                work()
+
+def evaluate():
+    with managed("toy.evaluate"), timer("evaluate"):
+        generate()
+
+def generate(): pass
+async def sample(): generate()
+def batch():
+    with managed("toy.old_batch"):
+        asyncio_run(sample())
+"""
+MAP = """
+map: toy
+package: {m}
+spans:
+  toy.job: {{group: job, function: '{m}:train'}}
+  toy.step: {{group: step, block: '{m}:timer(label=step)', attributes: {{node: "'n1'"}}}}
+  toy.reward: {{group: reward, block: '{m}:timer(label=reward)', also: toy.old_reward}}
+  toy.advantage: {{group: advantage, block: '{m}:timer(label=advantage)'}}
+  toy.evaluate: {{group: evaluate, block: '{m}:timer(label=evaluate)', scope: {{bucket: overhead}},
+                  attributes: {{node: "'n1'", by: "'ours'"}}}}
+  toy.generate: {{group: generation, function: '{m}:generate'}}
+  toy.batch: {{group: rollout, function: '{m}:sample', also: [toy.old_batch, toy.older_batch]}}
+"""
+
+
+def beside(make: Make, groups: str = "all") -> tuple[Any, Any]:
+    module = make(SOURCE)
+    module.asyncio_run = asyncio.run
+    return module, record(text=MAP.format(m=module.__name__), groups=groups)
+
+
+def turn_on(module: Any, spans: Recording) -> None:
+    module.tracer = spans.provider.get_tracer("in_tree", "1.0")
+
+
+def scopes(spans: Recording) -> dict[str, str]:
+    return {s.name: s.instrumentation_scope.name for s in spans.spans if s.instrumentation_scope}
+
+
+def test_where_their_telemetry_is_on_each_block_has_one_span_and_ours_fill_the_gaps(make: Make) -> None:
+    module, recording = beside(make)
+    with recording as spans:
+        turn_on(module, spans)
+        module.train()
+    assert spans.tree() == (
+        "toy.job by='theirs'\n"
+        "  toy.step by='theirs' iteration=1 node='n1'\n"
+        "    toy.old_reward [productive] by='theirs'\n"
+        "    toy.advantage [overhead]\n"
+        "  toy.step by='theirs' iteration=2 node='n1'\n"
+        "    toy.old_reward [productive] by='theirs'\n"
+        "    toy.advantage [overhead]"
+    )
+    assert len({s.context.trace_id for s in spans.spans}) == 1
+    # to a backend it is theirs, scope and all; the group is there for our own reports
+    assert scopes(spans) == {
+        "toy.job": "in_tree",
+        "toy.step": "in_tree",
+        "toy.old_reward": "in_tree",
+        "toy.advantage": "autoinstr",
+    }
+    assert {n.group for n in spans.tree().roots[0].children} == {"step"}
+
+
+def test_where_it_is_off_ours_do_it_all(make: Make) -> None:
+    module, recording = beside(make)
+    with recording as spans:
+        module.train()
+    assert spans.tree() == (
+        "toy.job\n"
+        "  toy.step node='n1'\n"
+        "    toy.reward [productive]\n"
+        "    toy.advantage [overhead]\n"
+        "  toy.step node='n1'\n"
+        "    toy.reward [productive]\n"
+        "    toy.advantage [overhead]"
+    )
+
+
+def test_it_is_decided_span_by_span_a_group_that_is_off_on_one_side_is_the_others_alone(make: Make) -> None:
+    module, recording = beside(make, groups="job,advantage")
+    with recording as spans:
+        turn_on(module, spans)
+        module.train()
+    step = "  toy.step by='theirs' iteration={}\n    toy.old_reward by='theirs'\n    toy.advantage [overhead]"
+    assert spans.tree() == "toy.job by='theirs'\n" + step.format(1) + "\n" + step.format(2)
+
+
+def test_theirs_around_ours_is_lent_what_it_lacks_and_our_scope_still_holds_inside(make: Make) -> None:
+    module, recording = beside(make)
+    with recording as spans:
+        turn_on(module, spans)
+        module.evaluate()
+        module.batch()
+    assert spans.tree() == (
+        "toy.evaluate by='theirs' node='n1'\n"
+        "  toy.generate [overhead]\n"
+        "toy.old_batch by='theirs'\n"
+        "  toy.generate [productive]"
+    )
+
+
+def test_an_exception_is_on_the_one_span_once_and_reaches_the_caller(make: Make) -> None:
+    def fail() -> None:
+        raise ValueError("no")
+
+    module, recording = beside(make)
+    with recording as spans:
+        turn_on(module, spans)
+        with pytest.raises(ValueError, match="no"):
+            module.train(fail)
+    assert spans.tree() == (
+        "toy.job by='theirs' !ValueError\n"
+        "  toy.step by='theirs' iteration=1 node='n1' !ValueError\n"
+        "    toy.old_reward [productive] by='theirs'\n"
+        "    toy.advantage [overhead] !ValueError"
+    )
+    assert {s.name: len(s.events) for s in spans.spans if s.events} == {"toy.advantage": 1, "toy.step": 1, "toy.job": 1}
+
+
+def test_a_span_of_the_same_name_that_is_not_directly_inside_is_another_one(make: Make) -> None:
+    module, recording = beside(make)
+    with recording as spans:
+        turn_on(module, spans)
+
+        def nested() -> None:
+            with module.managed("other"), module.managed("toy.advantage"):
+                pass
+
+        module.train(nested)
+    assert str(spans.tree()).splitlines()[3:6] == [
+        "    toy.advantage [overhead]",
+        "      other by='theirs'",
+        "        toy.advantage by='theirs'",
+    ]
+
+
+def test_a_span_that_is_handed_over_answers_like_any_other(make: Make) -> None:
+    module, recording = beside(make)
+    with recording as spans:
+        turn_on(module, spans)
+
+        def work() -> None:
+            with module.managed("toy.advantage") as span:
+                assert span.is_recording()
+                assert span.name == "toy.advantage"
+                span.add_event("half way")
+                span.end()  # it does not end for us
+                span.set_attribute("after", 1)
+
+        module.train(work)
+    ended = spans.named("toy.advantage")
+    assert [e.name for e in ended[0].events] == ["half way"]
+    assert ended[0].attributes == {"rl.bucket": "overhead", "by": "theirs", "after": 1}
+
+
+def test_the_sdk_is_as_it_was_when_the_patches_are_undone(make: Make) -> None:
+    before = Tracer.start_span
+    module, recording = beside(make)
+    with recording as spans:
+        assert Tracer.start_span is not before
+        module.train()
+    assert Tracer.start_span is before
+    assert len(spans.spans) == 7
