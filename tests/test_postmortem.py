@@ -177,6 +177,12 @@ def test_alive_and_then_killed(folder: Path, capsys: pytest.CaptureFixture[str])
         assert one["iteration"] == 3
         assert one["last_finished"]["name"] == "work.step"
         assert one["hangs"] == []
+        assert main(["report"]) == 0
+        out = capsys.readouterr().out
+        assert "1 process (alive)" in out
+        opened = [line.split() for line in out.splitlines() if line.strip().startswith("work.wait")]
+        assert opened[-1][:3] == ["work.wait", "[reward]", "for"], out
+        assert float(opened[-1][3]) >= 200, "milliseconds: it slept since its last record, and that counts"
     finally:
         process.kill()
         process.communicate()
@@ -204,6 +210,78 @@ def test_ended(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert done.returncode == 0, done.stderr
     (one,) = postmortem(capsys)["processes"]
     assert (one["state"], one["open"]) == ("ended", [])
+
+
+FULL_DISK = """
+import resource, work
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (4000, resource.RLIM_INFINITY))   # no file grows over this: a full disk
+for n in range(20):
+    work.step(n, 0)
+"""
+
+
+def test_a_process_whose_disk_was_full_is_not_said_to_be_killed(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder.parent / "work.py").write_text(WORK)
+    (folder.parent / "work.yaml").write_text(MAP)
+    done = run(
+        "-c",
+        FULL_DISK,
+        cwd=folder.parent,
+        AUTOINSTR_SPAN_MAPS=str(folder.parent / "work.yaml"),
+        AUTOINSTR_SPAN_GROUPS="all",
+        AUTOINSTR_RUN_DIR=str(folder.parent),
+        AUTOINSTR_RUN_ID="r",
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line for line in our_lines(done) if "File too large; training goes on" in line], done.stderr
+    (one,) = postmortem(capsys)["processes"]
+    assert one["state"] == "not ended"
+    assert "among the records that could not be written" in one["why"]
+    for command in ("postmortem", "report"):
+        assert main([command]) == 0
+        assert "lacks records that could not be written (a full disk?)" in capsys.readouterr().out
+
+
+def test_a_disk_that_was_full_for_a_while(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The end is on record, with the number of records that are not."""
+    journal = Journal(folder).span("rl.job", 0, 1)
+    journal._event("autoinstr.process.end", 2, {"autoinstr.journal.lost": 7})
+    (process,) = journal.run.processes
+    assert (process.ended, process.lost) == (True, 7)
+    assert main(["postmortem"]) == 0
+    assert "lacks records" in capsys.readouterr().out
+
+
+# -- one run id, several runs ---------------------------------------------------------------------------
+
+
+def launch(folder: Path, pid: int, at: float, **resource: Any) -> None:
+    journal = Journal(folder, pid, {"service.name": "nemo-rl", "host.name": "h"} | resource)
+    journal.span("rl.grpo.job", at, at + 5, id=f"job{pid}", group="job").ended(at + 5)
+    journal.span("rl.grpo.step", at + 1, at + 2, id=f"step{pid}", parent=f"job{pid}", group="step")
+
+
+def test_two_runs_under_one_id_are_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same AUTOINSTR_RUN_ID in two shells, or a SLURM job that was put back into the queue."""
+    launch(folder, 100, 0)
+    launch(folder, 200, 60)
+    for command in ("report", "postmortem"):
+        assert main([command]) == 0
+        out = capsys.readouterr().out
+        assert "2 launches under this run id, at 2026-09-21T14:13:20Z, 2026-09-21T14:13:20Z" in out
+
+
+def test_the_processes_of_one_run_are_one_launch(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each torchrun rank has a job of its own, and a worker's job lies below the driver's."""
+    for number in range(4):
+        launch(folder, 100 + number, 0, **{"nv.dl.rank": number})
+    worker = Journal(folder, 300)
+    worker.span("rl.eval.job", 1, 2, id="eval", parent="step100", group="job")
+    assert main(["report"]) == 0
+    assert "launches" not in capsys.readouterr().out
 
 
 def test_no_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -433,7 +433,7 @@ def test_text_of_an_empty_run(runs: Path, capsys: pytest.CaptureFixture[str]) ->
     (runs / "empty" / "file.jsonl").touch()
     assert main(["report"]) == 0
     assert lines(capsys.readouterr().out) == [
-        "run empty   1 process (0 ended, 1 not ended)",
+        "run empty   1 process (not ended)",
         f"journal {runs / 'empty'}",
         "  -  ? pid ?  not ended  0 spans  0 open",
         "",
@@ -485,6 +485,7 @@ def test_json(journal: Journal, runs: Path, capsys: pytest.CaptureFixture[str]) 
             "traces": [TRACE],
             "algorithms": ["grpo"],
             "broken_lines": 1,
+            "launches": ["2026-09-21T14:13:20.000000Z"],
         },
         "processes": [
             {
@@ -497,6 +498,7 @@ def test_json(journal: Journal, runs: Path, capsys: pytest.CaptureFixture[str]) 
                 "spans": 2,
                 "open": 1,
                 "broken_lines": 1,
+                "lost_records": 0,
             }
         ],
         "phases": [
