@@ -1,7 +1,8 @@
 """NeMo RL's own unit tests, plain and traced: does tracing change the outcome of any of them?
 
-Every test file runs in a pytest process of its own, and with ``--with-autoinstr`` a second time under
-``opentelemetry-instrument``. Per file and run one line is printed: passed, failed, errors, skipped, seconds.
+Every test file that is named, or every folder, runs in a pytest process of its own, and with
+``--with-autoinstr`` a second time under ``opentelemetry-instrument``. Per file, and per folder, and run one line
+is printed: passed, failed, errors, skipped, seconds.
 The tests drive NeMo RL's real training loops, real Ray included, and need neither a GPU nor a network.
 
     python tests/real/nemo_rl_unit_tests.py --source RL --python VENV/bin/python --stand-ins STANDINS \\
@@ -87,12 +88,23 @@ class Result:
     tests: Counter[tuple[str, str]] | None
     log: Path
 
-    @property
-    def counts(self) -> tuple[int, ...]:
+    def counts(self, module: str = "") -> tuple[int, ...]:
+        """How many tests had each of OUTCOMES: those of one module, or all."""
         by_outcome: Counter[str] = Counter()
-        for (_, outcome), times in (self.tests or Counter()).items():
-            by_outcome[outcome] += times
+        for (test, outcome), times in (self.tests or Counter()).items():
+            if module in ("", module_of(test)):
+                by_outcome[outcome] += times
         return tuple(by_outcome[outcome] for outcome in OUTCOMES)
+
+    def modules(self) -> list[str]:
+        return sorted({module_of(test) for test, _ in self.tests or ()})
+
+
+def module_of(test: str) -> str:
+    """``tests.unit.utils.test_timer`` for ``tests.unit.utils.test_timer.TestTimer::test_stop``."""
+    parts = test.partition("::")[0].split(".")
+    last = max((i for i, part in enumerate(parts) if part.startswith("test_")), default=len(parts) - 1)
+    return ".".join(parts[: last + 1])
 
 
 def environment(setup: Setup, inherited: Mapping[str, str], ray_folder: str) -> dict[str, str]:
@@ -260,8 +272,11 @@ def ray_is_running() -> bool:
 
 
 def say(test_file: str, kind: str, result: Result, width: int) -> None:
-    numbers = "".join(f"{count:>8}" for count in result.counts)
-    print(f"{test_file:<{width}}  {kind:<6}{numbers}{result.seconds:>9.1f}", flush=True)
+    modules = result.modules() if not test_file.endswith(".py") else []
+    for name, module in [*((module.replace(".", "/") + ".py", module) for module in modules), (test_file, "")]:
+        numbers = "".join(f"{count:>8}" for count in result.counts(module))
+        seconds = f"{result.seconds:>9.1f}" if not module else ""
+        print(f"{name:<{width}}  {kind:<6}{numbers}{seconds}", flush=True)
 
 
 def complain(test_file: str, lines: Sequence[str]) -> None:
@@ -308,7 +323,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="SECONDS",
         help="a pytest process is killed after (%(default)s)",
     )
-    parser.add_argument("test_files", nargs="+", metavar="TESTFILE", help="path of a test file inside the source")
+    parser.add_argument("test_files", nargs="+", metavar="TESTFILE", help="a test file or folder inside the source")
     options = parser.parse_args(argv)
 
     python = shutil.which(options.python)
@@ -321,8 +336,8 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     if options.stand_ins and not (options.stand_ins / "absent_packages.py").is_file():
         parser.error(f"--stand-ins: no absent_packages.py in {options.stand_ins}")
     for test_file in options.test_files:
-        if Path(test_file).is_absolute() or not (options.source / test_file).is_file():
-            parser.error(f"no file {test_file} inside {options.source}")
+        if Path(test_file).is_absolute() or not (options.source / test_file).exists():
+            parser.error(f"no {test_file} inside {options.source}")
     if len(set(map(run_name, options.test_files))) < len(options.test_files):
         parser.error("a test file is named twice")
     if options.with_autoinstr:
