@@ -77,6 +77,7 @@ class Setup:
     groups: str
     keep: Path
     limit: float
+    test_limit: int
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,8 @@ def environment(setup: Setup, inherited: Mapping[str, str], ray_folder: str) -> 
         "HF_HUB_OFFLINE": "1",
         "HF_HOME": str(huggingface),
         "RAY_TMPDIR": ray_folder,
+        # Ray's is 15: on a busy machine its workers would wait until the tests' own deadlines are over
+        "RAY_worker_niceness": "0",
         "WANDB_MODE": "offline",
         "TOKENIZERS_PARALLELISM": "false",
     }
@@ -143,7 +146,7 @@ def pytest_command(setup: Setup, test_file: str, report: Path) -> list[str]:
     plugin = ["-p", "absent_packages"] if setup.stand_ins else []
     # NeMo RL's own addopts stop at the first failure; the counts need all tests.
     options = ["-o", "addopts=", "-o", "asyncio_default_fixture_loop_scope=function"]
-    limits = ["-q", f"--timeout={SECONDS_PER_TEST}", f"--junitxml={report}"]
+    limits = ["-q", f"--timeout={setup.test_limit}", f"--junitxml={report}"]
     return [str(setup.python), "-m", "pytest", *plugin, *options, *limits, test_file]
 
 
@@ -323,6 +326,13 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="SECONDS",
         help="a pytest process is killed after (%(default)s)",
     )
+    parser.add_argument(
+        "--test-limit",
+        type=int,
+        default=SECONDS_PER_TEST,
+        metavar="SECONDS",
+        help="a test fails after (%(default)s); a busy machine wants more",
+    )
     parser.add_argument("test_files", nargs="+", metavar="TESTFILE", help="a test file or folder inside the source")
     options = parser.parse_args(argv)
 
@@ -360,6 +370,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         groups=options.groups,
         keep=keep.resolve(),
         limit=options.limit,
+        test_limit=options.test_limit,
     )
     good = compare_all(setup, options.test_files, with_autoinstr=options.with_autoinstr)
     if options.keep is None:
