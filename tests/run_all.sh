@@ -86,7 +86,7 @@ for release in newest ${ALL_RAY:+2.49 2.55}; do
         note "Ray $release: NOT RUN, there is no Python 3.11 or 3.12 here"
     elif env_for ".venv-ray-$release" "$ray_python" '.[test]' "$requirement"; then
         echo "== tests: Ray $release, Python $(version_of "$ray_python")"
-        ".venv-ray-$release/bin/python" -m pytest tests/real/test_ray.py
+        ".venv-ray-$release/bin/python" -m pytest tests/real/test_ray.py tests/real/test_ray_bundle.py
         note "Ray $release, Python $(version_of "$ray_python"): passed"
     else
         note "Ray $release: NOT RUN, it can't be installed here"

@@ -82,5 +82,5 @@ def _look(worker: Any, job: Any, known: set[str]) -> None:
     for name in sorted({about["ActorClassName"] for actor_id, about in alive.items() if actor_id not in with_us}):
         say(
             f"the Ray actor {name} is without autoinstr (not installed in its environment, or off there): "
-            f"it works as before, and has no spans"
+            f"it works as before, and has no spans; `autoinstr bundle` makes a folder that brings it there"
         )

@@ -17,7 +17,7 @@ from importlib import import_module
 
 from autoinstr import __version__
 
-COMMANDS = ("report", "postmortem", "ship", "spans", "lint", "schema", "check", "snapshot")
+COMMANDS = ("report", "postmortem", "ship", "spans", "lint", "schema", "check", "snapshot", "bundle")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

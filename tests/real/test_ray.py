@@ -86,24 +86,31 @@ def attributes(span: dict[str, Any]) -> dict[str, Any]:
 
 
 def environment(temporary: str, **extra: str) -> dict[str, str]:
-    return clean_environment(
-        PYTHONPATH=str(TRAINING),
-        RAY_TMPDIR=temporary,
-        RAY_AUTH_MODE="disabled",
-        RAY_DEDUP_LOGS="0",
-        AUTOINSTR_SPAN_MAPS=str(TRAINING / "toyrl.yaml"),
-        AUTOINSTR_SPAN_GROUPS="toy",
-        **extra,
-    )
+    ours = {
+        "PYTHONPATH": str(TRAINING),
+        "RAY_TMPDIR": temporary,
+        "RAY_AUTH_MODE": "disabled",
+        "RAY_DEDUP_LOGS": "0",
+        "AUTOINSTR_SPAN_MAPS": str(TRAINING / "toyrl.yaml"),
+        "AUTOINSTR_SPAN_GROUPS": "toy",
+    }
+    return clean_environment(**{**ours, **extra})
 
 
-def drive(scenario: str, cwd: Path, traced: bool = True, address: str | None = None, **extra: str) -> Run:
+def drive(
+    scenario: str,
+    cwd: Path,
+    traced: bool = True,
+    address: str | None = None,
+    python: str = sys.executable,
+    **extra: str,
+) -> Run:
     # the paths of Ray's sockets must stay under 107 characters
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as temporary:
         process = subprocess.run(
             [
                 *([str(INSTRUMENT)] if traced else []),
-                sys.executable,
+                python,
                 str(TRAINING / "drive.py"),
                 scenario,
                 *([address] if address else []),
@@ -312,9 +319,12 @@ def assert_works_as_before(run: Run, plain: Run) -> None:
     assert run.result["losses"] == plain.result["losses"][:2]
     assert (run.result["stream"], run.result["nested"]) == ([1], 1)
     assert run.paths() == Counter({"loop.setup": 1, "loop.train": 1, STEP: 2, "phase": 2})
-    without = "is without autoinstr (not installed in its environment, or off there): it works as before"
     classes = ("Collector", "GenerationWorker", "PolicyWorker", "ReplayBuffer")
-    assert sorted(run.said) == [f"autoinstr: the Ray actor {name} {without}, and has no spans" for name in classes]
+    assert sorted(run.said) == [
+        f"autoinstr: the Ray actor {name} is without autoinstr (not installed in its environment, or off there): it "
+        "works as before, and has no spans; `autoinstr bundle` makes a folder that brings it there"
+        for name in classes
+    ]
     assert "sitecustomize" not in run.output
 
 

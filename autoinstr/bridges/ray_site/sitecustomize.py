@@ -32,9 +32,8 @@ def _is_for_us() -> bool:
 
 def _load() -> None:
     try:
+        import autoinstr  # noqa: F401, I001 first: without it, nothing of OpenTelemetry is to be imported here
         from opentelemetry.instrumentation.auto_instrumentation import initialize
-
-        import autoinstr  # noqa: F401
     except ImportError:
         return
     path = os.environ.get("PYTHONPATH")
