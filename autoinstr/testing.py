@@ -130,6 +130,7 @@ class Recording:
         self.ledger = Ledger()
         self.provider: TracerProvider
         self.metric_reader: InMemoryMetricReader
+        self.meter_provider: MeterProvider
         self._spans: list[ReadableSpan] = []
         self._lock = threading.Lock()
 
@@ -225,7 +226,8 @@ def record(
     recording.metric_reader = InMemoryMetricReader()
     # exemplars would draw from the global `random`
     meters = MeterProvider([recording.metric_reader], exemplar_filter=AlwaysOffExemplarFilter(), shutdown_on_exit=False)
-    tapper = Tapper(patcher.ledger, Instruments(lambda: meters.get_meter("autoinstr")), recording.notices.append)
+    recording.meter_provider = meters
+    tapper = Tapper(patcher.ledger, Instruments(lambda: meters), recording.notices.append)
     by_package: dict[str, tuple[list[SpanEntry], list[MetricTap]]] = {}
     for _, span_map in read:
         by_package.setdefault(span_map.package.partition(".")[0], ([], []))

@@ -95,6 +95,7 @@ SERIES_KEYS: Final = (
     Key("table", "table", "More attributes, by what the `*` stands for. What is not in the table is left out."),
     Key("boundaries", "boundaries", "The upper bounds of a histogram's buckets, rising."),
     Key("optional", "boolean", "autoinstr check says nothing of a release that writes no such key. Default: false."),
+    Key("also", "series_names", "Other names under which the training code reports it itself; then it is theirs."),
     Key("disabled", "boolean", "true removes the series of this name from all maps below this one."),
 )  # fmt: skip
 

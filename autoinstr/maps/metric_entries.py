@@ -42,6 +42,7 @@ def kinds(reader: _Reader) -> dict[str, Callable[[Node, str], Any]]:
         "metrics": lambda node, what: node,  # read last: it needs the map's name
         "only_when": mine.only_when,
         "series": lambda node, what: node,  # read with its tap
+        "series_names": mine.series_names,
         "table": mine.table,
         "unit": mine.unit,
         "values": mine.values,
@@ -182,6 +183,7 @@ class _MetricReader:
             found.get("table"),
             found.get("boundaries"),
             found.get("optional", False),
+            found.get("also", ()),
         )
         first = self._seen.setdefault(name, entry)
         if (first.kind, first.unit) != (entry.kind, entry.unit):
@@ -201,6 +203,21 @@ class _MetricReader:
             return LoggerKey(text)
 
         return reader._listed(node, what, "key", key)
+
+    def series_names(self, node: Node, what: str) -> tuple[str, ...]:
+        """One name of a series, or a list of at least one."""
+        reader = self._reader
+
+        def name(item: Node) -> str:
+            word = reader.text(item, what)
+            if not _SERIES_NAME.fullmatch(word):
+                raise reader.wrong(item.place, f"{shown(word)} is no series name")
+            return word
+
+        found = reader.whole(node if node.is_sequence else (node,), name)
+        if not found:
+            raise reader.wrong(node.place, f"{what} names no series")
+        return tuple(found)
 
     def measured(self, node: Node, what: str) -> ValuePath:
         if node.is_scalar and node.scalar == DURATION.text:

@@ -60,6 +60,8 @@ class SeriesEntry:
     """Upper bounds of a histogram's buckets."""
     optional: bool = False
     """Whether a release may lack it: its logger keys, or the calls that hand them over."""
+    also: tuple[str, ...] = ()
+    """Names under which other code may report it."""
 
     @property
     def needs_end(self) -> bool:

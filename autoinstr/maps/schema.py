@@ -144,6 +144,8 @@ def _metric_definitions() -> Schema:
             "propertyNames": _text(keys.SERIES_NAME),
             "additionalProperties": _one_or_list("source"),
         },
+        "series_names": _one_or_list("series_name"),
+        "series_name": _text(keys.SERIES_NAME),
         "source": {
             **_object(keys.SERIES_KEYS),
             "if": {"properties": {"disabled": {"const": True}}, "required": ["disabled"]},

@@ -10,7 +10,7 @@ from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
-from autoinstr.spans.opening import SCOPE_NAME
+from autoinstr.spans.opening import is_ours
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
@@ -27,12 +27,12 @@ class SpanCounts(SpanProcessor):
         self._lock = threading.Lock()
 
     def on_start(self, span: Any, parent_context: Context | None = None) -> None:
-        if _is_ours(span):
+        if is_ours(span):
             with self._lock:
                 self.started += 1
 
     def on_end(self, span: ReadableSpan) -> None:
-        if _is_ours(span):
+        if is_ours(span):
             with self._lock:
                 self.ended += 1
 
@@ -41,11 +41,6 @@ class SpanCounts(SpanProcessor):
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:
         return True
-
-
-def _is_ours(span: Any) -> bool:
-    scope = span.instrumentation_scope
-    return scope is not None and scope.name == SCOPE_NAME
 
 
 def observe(

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from opentelemetry import metrics
+
 from autoinstr import __version__
 from autoinstr.notices import say
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
-    from opentelemetry.metrics import Meter
+    from opentelemetry.metrics import Meter, MeterProvider
 
     from autoinstr.maps.metric_model import SeriesEntry
 
@@ -21,26 +23,27 @@ Record = Callable[["float | int", Mapping[str, Any] | None, "Context | None"], N
 
 def global_meter() -> Meter:
     """Our meter of the global meter provider."""
-    from opentelemetry import metrics
-
     return metrics.get_meter(SCOPE_NAME, __version__)
 
 
 class Instruments:
     """The instruments of a process, by series name."""
 
-    def __init__(self, meter: Callable[[], Meter] = global_meter) -> None:
-        self._meter = meter
+    def __init__(self, provider: Callable[[], MeterProvider] | None = None) -> None:
+        self._provider = provider or metrics.get_meter_provider
         self._made: dict[str, tuple[str, str, Record]] = {}
 
     def of(self, series: SeriesEntry) -> Record:
         """How a value of `series` is recorded: a function of value, attributes and context.
 
-        Another map's series of the same name and another kind or unit is said once, and records nothing.
+        Another map's series of the same name and another kind or unit is said once, and records nothing. So does a
+        series that other code of this process reports itself, under this name or one of `series.also`.
         """
         found = self._made.get(series.name)
         if found is None:
-            record = _make(self._meter(), series)
+            provider = self._provider()
+            theirs = _reported_by_others(provider, {series.name, *series.also})
+            record = _nothing if theirs else _make(provider.get_meter(SCOPE_NAME, __version__), series)
             # two threads may come here at once: the SDK gives both the same instrument
             found = self._made.setdefault(series.name, (series.kind, series.unit, record))
         kind, unit, record = found
@@ -51,6 +54,18 @@ class Instruments:
             )
             return _nothing
         return record
+
+
+def _reported_by_others(provider: Any, names: set[str]) -> bool:
+    """Whether another meter of the provider has an instrument of one of these names."""
+    meters: Mapping[Any, Any] = getattr(provider, "_meters", None) or {}
+    for scope, meter in list(meters.items()):
+        if getattr(scope, "name", SCOPE_NAME) == SCOPE_NAME:
+            continue
+        instruments: Mapping[Any, Any] = getattr(meter, "_instrument_id_instrument", None) or {}
+        if any(getattr(instrument, "name", None) in names for instrument in list(instruments.values())):
+            return True
+    return False
 
 
 def _make(meter: Meter, series: SeriesEntry) -> Record:

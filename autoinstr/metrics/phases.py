@@ -13,8 +13,7 @@ from autoinstr.maps.metric_model import SeriesEntry
 from autoinstr.maps.model import Place
 from autoinstr.metrics.instruments import Instruments
 from autoinstr.notices import describe, say
-from autoinstr.spans import GROUP_ATTRIBUTE
-from autoinstr.spans.opening import BUCKET_ATTRIBUTE, SCOPE_NAME
+from autoinstr.spans.opening import BUCKET_ATTRIBUTE, is_ours
 
 if TYPE_CHECKING:
     from autoinstr.metrics.instruments import Record
@@ -81,12 +80,9 @@ class PhaseDurations(SpanProcessor):
         if by_bucket is None or self.off:
             return
         try:
-            scope = span.instrumentation_scope
             context = span.get_span_context()
-            if scope is None or context is None:
+            if context is None or not is_ours(span):
                 return
-            if scope.name != SCOPE_NAME and GROUP_ATTRIBUTE not in (scope.attributes or ()):
-                return  # of somebody else, and no phase that is ours too
             if span.end_time is None or span.start_time is None:
                 return
             bucket = (span.attributes or {}).get(BUCKET_ATTRIBUTE)

@@ -6,7 +6,7 @@ import inspect
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 from autoinstr.maps.metric_model import MetricTap
 from autoinstr.metrics.instruments import Instruments
@@ -116,34 +116,36 @@ def wrap_tapped(function: Any, taps: list[Tap]) -> Any:
     Raises:
         TargetRefused: where a tap needs the end of a call that has no single one.
     """
-    if not any(tap.needs_end for tap in taps):
-        return functions.wrap_beside(function, before=_before(taps))
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise targets.TargetRefused("a generator has neither a return nor a duration that a series could take")
+        if any(tap.needs_end for tap in taps):
+            raise targets.TargetRefused("a generator has neither a return nor a duration that a series could take")
+        return functions.wrap_beside(
+            function, before=lambda args, kwargs: _raised(_wanted(taps, args, kwargs), args, kwargs)
+        )
     if inspect.iscoroutinefunction(function):
         return functions.dress(_around_coroutine(function, taps), function)
     return functions.dress(_around(function, taps), function)
 
 
-def _before(taps: list[Tap]) -> Callable[[tuple[Any, ...], dict[str, Any]], None]:
-    if len(taps) == 1:
-        only = taps[0]
-
-        def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            only.before(args, kwargs)
-
-    else:
-
-        def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            for tap in taps:
-                tap.before(args, kwargs)
-
-    return before
+_Wanted: TypeAlias = "list[tuple[Tap, list[Any]]]"
 
 
-def _wanted(taps: list[Tap], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tap]:
-    """The taps that take this call. Not written in the wrappers: `dress` renames their locals, so none is shared."""
-    return [tap for tap in taps if tap.before(args, kwargs)]
+def _wanted(taps: list[Tap], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Wanted:
+    """The taps that take this call, with what they hold of it.
+
+    Not written in the wrappers: `dress` renames their locals, so none is shared.
+    """
+    return [(tap, held) for tap in taps if (held := tap.before(args, kwargs)) is not None]
+
+
+def _returned(wanted: _Wanted, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, seconds: float) -> None:
+    for tap, held in wanted:
+        tap.after(args, kwargs, held, result, seconds)
+
+
+def _raised(wanted: _Wanted, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    for tap, held in wanted:
+        tap.after(args, kwargs, held)
 
 
 def _around(function: Any, taps: list[Tap]) -> Any:
@@ -154,10 +156,12 @@ def _around(function: Any, taps: list[Tap]) -> Any:
         if not wanted:
             return function(*args, **kwargs)
         started = time.perf_counter()
-        result = function(*args, **kwargs)
-        seconds = time.perf_counter() - started
-        for tap in wanted:
-            tap.after(args, kwargs, result, seconds)
+        try:
+            result = function(*args, **kwargs)
+        except BaseException:
+            _raised(wanted, args, kwargs)
+            raise
+        _returned(wanted, args, kwargs, result, time.perf_counter() - started)
         return result
 
     return wrapper
@@ -167,10 +171,12 @@ def _around_coroutine(function: Any, taps: list[Tap]) -> Any:
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
         wanted = _wanted(taps, args, kwargs)
         started = time.perf_counter()
-        result = await function(*args, **kwargs)
-        seconds = time.perf_counter() - started
-        for tap in wanted:
-            tap.after(args, kwargs, result, seconds)
+        try:
+            result = await function(*args, **kwargs)
+        except BaseException:
+            _raised(wanted, args, kwargs)
+            raise
+        _returned(wanted, args, kwargs, result, time.perf_counter() - started)
         return result
 
     return wrapper

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from autoinstr.maps.metric_model import LoggerKey, MetricTap, SeriesEntry
 from autoinstr.maps.values import MISSING, ValuePath, argument_getter, is_sensitive, parameters_of, to_attribute
@@ -32,6 +32,8 @@ class Call(NamedTuple):
 
 
 Read = Callable[[Call], Any]
+_Held: TypeAlias = "tuple[_Source, Any, str, dict[str, Any]]"
+"""A value that was read: of which source, from where, with which attributes."""
 
 
 class Tap:
@@ -52,61 +54,72 @@ class Tap:
         for series in entry.series:
             source = _Source(series, parameters, instruments)
             (self._sources if series.keys else self._at_end if series.needs_end else self._at_start).append(source)
-        self._late = any(source.series.needs_end for source in self._sources)
         self._routes: dict[Any, tuple[_Route, ...]] = {}
-        self.needs_end = self._late or bool(self._at_end)
+        self.needs_end = bool(self._at_end) or any(source.series.needs_end for source in self._sources)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # a tapped function that is pickled by value takes a tap along that does nothing
         return (_no_tap, ())
 
-    def before(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        """Take what is known as the call begins; False where the tap does not want this call. Never raises."""
+    def before(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[_Held] | None:
+        """Read what is known as the call begins; None where the tap does not want this call. Never raises.
+
+        It is recorded by `after`: code that reports a series itself does so during the call, and then it is theirs.
+        """
         if self.off:
-            return False
+            return None
         try:
             call = Call(args, kwargs)
             for read, selector in self._conditions:
                 value = read(call)
                 if not selector.accepts(None if value is MISSING else value):
-                    return False
-            for source in self._at_start:
-                source.take_call(call)
-            if not self._late:
-                self._take_values(call)
+                    return None
+            held = [source.hold(call) for source in self._at_start]
+            if self._values is not None:
+                values = self._values(call)
+                if isinstance(values, Mapping):
+                    self._hold(values, held)
+            return held
         except KeyboardInterrupt:  # Ctrl-C belongs to the user, even while it hits our line
             raise
         except BaseException as error:  # what is handed to a logger may raise anything
             say(f"the metrics of a call of {self._name} are left out: {describe(error)}", once=f"tap {self._name}")
-            return False
-        return True
+            return None
 
-    def after(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any, seconds: float) -> None:
-        """Take what is known once the call has returned. Never raises."""
+    def after(
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        held: list[_Held],
+        result: Any = MISSING,
+        seconds: Any = MISSING,
+    ) -> None:
+        """Record what `before` held, and what is known once the call has returned. Never raises.
+
+        Without `result`, the call has raised: what needs its end is left out.
+        """
         try:
             call = Call(args, kwargs, result, seconds)
-            for source in self._at_end:
-                source.take_call(call)
-            if self._late:
-                self._take_values(call)
+            returned = seconds is not MISSING
+            for source, value, origin, attributes in held:
+                if returned or not source.series.needs_end:
+                    source.take(value, origin, attributes, call)
+            for source in self._at_end if returned else ():
+                source.take(*source.hold(call)[1:], call)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
             say(f"the metrics of a call of {self._name} are left out: {describe(error)}", once=f"tap {self._name}")
 
-    def _take_values(self, call: Call) -> None:
-        if self._values is None:
-            return
-        values = self._values(call)
-        if not isinstance(values, Mapping):
-            return
+    def _hold(self, values: Mapping[Any, Any], held: list[_Held]) -> None:
         routes = self._routes
         for key, value in values.items():
             found = routes.get(key)
             if found is None:
                 found = self._route(key)
             for route in found:
-                route.take(value, values, call)
+                if not (route.before and any(other in values for other in route.before)):
+                    held.append((route.source, value, route.key, route.attributes))
 
     def _route(self, key: Any) -> tuple[_Route, ...]:
         """What is done with a key: looked at once, the first time it is logged."""
@@ -168,10 +181,10 @@ class _Source:
             row = self._rows[text]
         return {**self._constant, **dict.fromkeys(self._of_star, text), **row}
 
-    def take_call(self, call: Call) -> None:
-        """Record what a value path gives."""
-        if self._value is not None:
-            self.take(self._value(call), self.series.value.text if self.series.value else "", self._constant, call)
+    def hold(self, call: Call) -> _Held:
+        """What the value path gives in this call."""
+        value = self._value(call) if self._value is not None else MISSING
+        return self, value, self.series.value.text if self.series.value else "", self._constant
 
     def take(self, value: Any, origin: str, attributes: dict[str, Any], call: Call) -> None:
         """Record `value` if it is a scalar. Raises only KeyboardInterrupt."""
@@ -213,21 +226,14 @@ class _Source:
         return found
 
 
-class _Route:
+class _Route(NamedTuple):
     """A logged key that feeds a series, with the attributes that belong to the key."""
 
-    __slots__ = ("_attributes", "_before", "_key", "_source")
-
-    def __init__(self, source: _Source, key: str, attributes: dict[str, Any], before: tuple[str, ...]) -> None:
-        self._source = source
-        self._key = key
-        self._attributes = attributes
-        self._before = before
-
-    def take(self, value: Any, values: Mapping[Any, Any], call: Call) -> None:
-        if self._before and any(key in values for key in self._before):
-            return  # a key that the map names earlier is there
-        self._source.take(value, self._key, self._attributes, call)
+    source: _Source
+    key: str
+    attributes: dict[str, Any]
+    before: tuple[str, ...]
+    """Keys that the map names earlier: where one of them is there, this one is passed over."""
 
 
 def _reader(path: ValuePath, parameters: Mapping[str, tuple[int | None, Any]]) -> Read:

@@ -62,6 +62,12 @@ def detach(token: Any) -> bool:
     return True
 
 
+def is_ours(span: Any) -> bool:
+    """Whether a map's entry opened the span; also where it became another instrumentation's since."""
+    scope = span.instrumentation_scope
+    return scope is not None and (scope.name == SCOPE_NAME or GROUP_ATTRIBUTE in (scope.attributes or ()))
+
+
 def carries_into_threads(context: Context) -> bool:
     """Whether a thread that is started in this context takes it along."""
     scope: Any = context.get(_SCOPE_KEY)

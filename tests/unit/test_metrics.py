@@ -787,7 +787,7 @@ def meters() -> tuple[InMemoryMetricReader, MeterProvider]:
 
 def test_phases_are_a_histogram_with_exemplars() -> None:
     reader, provider = meters()
-    phases = PhaseDurations(Instruments(lambda: provider.get_meter("test")))
+    phases = PhaseDurations(Instruments(lambda: provider))
     phases.add_algorithms(["grpo", None])
     tracers = TracerProvider(shutdown_on_exit=False)
     tracers.add_span_processor(phases)
