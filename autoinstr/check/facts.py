@@ -32,7 +32,7 @@ class ModuleFacts:
     """What is bound to anything else and may be called: `Worker = ray.remote(WorkerImpl)`."""
     imports: dict[str, str] = field(default_factory=dict)
     """Names taken from the same package: `module:name`, or `module` alone. Of classes only a package's, and those
-    that are derived from."""
+    that are derived from, of other packages too."""
     calls: dict[str, dict[str, Literals]] = field(default_factory=dict)
     """Function → callee → what it is handed. Only for the callees that `Facts.callees` lists."""
     locals: dict[str, frozenset[str]] = field(default_factory=dict)
@@ -65,6 +65,13 @@ class Facts:
         """Where `qualname` of `module` is defined, following imports and base classes; None if nowhere."""
         return self._find(module, qualname, 0)
 
+    def unread(self, module: str, qualname: str) -> list[str]:
+        """The modules of other packages, not read, that `qualname` may come from: by a base class, mostly."""
+        lost: list[str] = []
+        if self._find(module, qualname, 0, lost) is None:
+            return [home for home in dict.fromkeys(lost) if not self.knows(home)]
+        return []
+
     def parameters(self, module: str, qualname: str) -> list[str] | None:
         """The parameters of a function, method or class; None where they can't be told."""
         place = self.find(module, qualname)
@@ -96,9 +103,12 @@ class Facts:
                     found[known[len(start) :]] = None
         return list(found)
 
-    def _find(self, module: str, qualname: str, depth: int) -> tuple[str, str] | None:
+    def _find(self, module: str, qualname: str, depth: int, lost: list[str] | None = None) -> tuple[str, str] | None:
+        """`lost` is given the modules that are not among the facts."""
         facts = self.modules.get(module)
         if facts is None or depth > 32:
+            if facts is None and lost is not None:
+                lost.append(module)
             return None
         if qualname in facts.functions or qualname in facts.classes or qualname in facts.names:
             return module, qualname
@@ -106,20 +116,20 @@ class Facts:
         if first in facts.imports:
             home, _, name = facts.imports[first].partition(":")
             target = ".".join(part for part in (name, rest) if part)
-            return self._find(home, target, depth + 1) if target else (home, "")
+            return self._find(home, target, depth + 1, lost) if target else (home, "")
         if module + "." + first in self.modules:
-            return self._find(module + "." + first, rest, depth + 1) if dot else (module + "." + first, "")
+            return self._find(module + "." + first, rest, depth + 1, lost) if dot else (module + "." + first, "")
         owner, _, last = qualname.rpartition(".")
         if owner:
-            for home, name in self._bases(module, owner):
-                found = self._find(home, f"{name}.{last}", depth + 1)
+            for home, name in self._bases(module, owner, lost):
+                found = self._find(home, f"{name}.{last}", depth + 1, lost)
                 if found is not None:
                     return found
         return None
 
-    def _bases(self, module: str, owner: str) -> Iterator[tuple[str, str]]:
+    def _bases(self, module: str, owner: str, lost: list[str] | None = None) -> Iterator[tuple[str, str]]:
         for base in self.modules[module].classes.get(owner, ()):
-            place = self._find(module, base, 0)
+            place = self._find(module, base, 0, lost)
             if place is not None and place != (module, owner):
                 yield place
 

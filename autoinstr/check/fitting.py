@@ -29,12 +29,18 @@ def callees_of(entries: Iterable[SpanEntry | MetricTap]) -> set[str]:
     return found
 
 
+def targets_of(entries: Iterable[SpanEntry | MetricTap]) -> list[tuple[str, str]]:
+    """The module and the qualified name of every target of these entries."""
+    found = [t for e in entries for t in ((e.target,) if isinstance(e, MetricTap) else e.targets())]
+    return [(target.module, target.qualname) for target in found]
+
+
 def fit(entries: Iterable[SpanEntry | MetricTap], facts: Facts) -> Outcome:
     """Check the entries whose packages are among the facts; others are passed over."""
     outcome = Outcome()
     for entry in entries:
         if isinstance(entry, MetricTap):
-            if facts.knows(entry.target.module):
+            if facts.knows(entry.target.module) or entry.target.module in facts.modules:
                 outcome.rows += rows_of(entry, facts)
         elif any(facts.knows(target.module) for target in entry.targets()):
             outcome.rows.append(_RowCheck(entry, facts).row())
@@ -89,7 +95,11 @@ class _RowCheck:
                 found.append(there)
                 continue
             in_module = [t for t in group.targets if t.module in self._facts.modules]
-            if in_module:
+            unread = [home for t in in_module for home in self._facts.unread(t.module, t.qualname)]
+            if unread:
+                text = f"{in_module[0]} may be inherited from {unread[0]}, which was not read: it is not checked"
+                self._absent.append(self._at(in_module[0].place, text))
+            elif in_module:
                 self._lost(in_module[0].place, self._lookup.why_no_name(in_module[0]))
             else:
                 self._absent.append(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -43,24 +43,25 @@ def installed_folder(package: str) -> Path | None:
 
 
 def read_source(
-    folders: dict[str, Path], callees: Iterable[str], release: str, unreadable: list[str] | None = None
+    folders: dict[str, Path],
+    callees: Iterable[str],
+    release: str,
+    unreadable: list[str] | None = None,
+    targets: Iterable[tuple[str, str]] = (),
+    elsewhere: Callable[[str], Path | None] = lambda package: None,
 ) -> Facts:
     """The facts of packages, given by name → folder. `callees` are the names whose calls are noted.
 
-    Files that can't be parsed are named in `unreadable`, and their modules are not there.
+    Where one of the `targets` (module and qualified name) is inherited from another package, its modules on the way
+    there are read too, from the folder that `elsewhere` gives for the package. Files that can't be parsed are named
+    in `unreadable`, and their modules are not there.
     """
-    files: list[tuple[str, bool, str, ast.Module]] = []
-    for package, folder in sorted(folders.items()):
-        for path in sorted(folder.rglob("*.py")):
-            parts = path.relative_to(folder).with_suffix("").parts
-            is_package = parts[-1] == "__init__"
-            module = ".".join((package, *(parts[:-1] if is_package else parts)))
-            try:
-                files.append((module, is_package, package, ast.parse(path.read_bytes(), str(path))))
-            except (SyntaxError, ValueError) as error:
-                if unreadable is not None:
-                    unreadable.append(f"{path}: {error}")
-    names = frozenset(callees)
+    files = [
+        source for package, folder in sorted(folders.items()) for source in _parsed(package, folder, None, unreadable)
+    ]
+    names, targets = frozenset(callees), list(targets)
+    own = len(files)
+    sought: set[str] = set()
     while True:
         facts = Facts(release, tuple(sorted(folders)), names)
         for module, is_package, package, tree in files:
@@ -68,10 +69,44 @@ def read_source(
             reader.read(tree)
             facts.modules[module] = reader.facts
             facts.keys |= reader.keys
-        more = frozenset(_handing_on(facts)) - names
-        if not more:
-            return facts
-        names |= more
+        names_before, files_before = names, len(files)
+        names |= frozenset(_handing_on(facts))
+        inherited = {module for target in targets for module in facts.unread(*target)} - sought
+        sought |= inherited
+        for module in sorted(inherited):
+            package = module.partition(".")[0]
+            folder = elsewhere(package)
+            if folder is not None:
+                files += _parsed(package, folder, module, unreadable)
+        if names == names_before and len(files) == files_before:
+            break
+    for module, _, _, _ in files[own:]:  # of other packages only what leads to what is inherited
+        imports = facts.modules[module].imports
+        facts.modules[module].imports = {
+            name: home for name, home in imports.items() if home.partition(":")[0] in facts.modules
+        }
+    return facts
+
+
+_Parsed = tuple[str, bool, str, ast.Module]
+
+
+def _parsed(package: str, folder: Path, only: str | None, unreadable: list[str] | None) -> Iterator[_Parsed]:
+    """The modules of a package, or `only` one of them: its name, whether it is a package, its package, its tree."""
+    if only is None:
+        paths = sorted(folder.rglob("*.py"))
+    else:
+        inner = folder.joinpath(*only.split(".")[1:])
+        paths = [path for path in (inner / "__init__.py", inner.with_suffix(".py")) if path.is_file()][:1]
+    for path in paths:
+        parts = path.relative_to(folder).with_suffix("").parts
+        is_package = parts[-1] == "__init__"
+        module = ".".join((package, *(parts[:-1] if is_package else parts)))
+        try:
+            yield module, is_package, package, ast.parse(path.read_bytes(), str(path))
+        except (SyntaxError, ValueError) as error:
+            if unreadable is not None:
+                unreadable.append(f"{path}: {error}")
 
 
 def _handing_on(facts: Facts) -> Iterator[str]:
@@ -119,20 +154,23 @@ class _ModuleReader:
         self._parent = module if is_package else module.rpartition(".")[0]
         self._callees = callees
         self._names: set[str] = set()
+        self._foreign: dict[str, str] = {}
         self._is_package = is_package
 
     def read(self, tree: ast.Module) -> None:
         top = _Scope("", None, texts=_texts(tree.body))
         self._body(tree.body, top, in_class="")
         self.facts.names = tuple(sorted(self._names))
+        bases = {base.partition(".")[0] for bases in self.facts.classes.values() for base in bases}
         if not self._is_package:
             # a class is imported to be named in an annotation, mostly; a package offers it, others derive from it
-            bases = {base.partition(".")[0] for bases in self.facts.classes.values() for base in bases}
             self.facts.imports = {
                 name: home
                 for name, home in self.facts.imports.items()
                 if name in bases or (name.islower() and not name.startswith("_"))
             }
+        for name in bases & self._foreign.keys() - self.facts.imports.keys():
+            self.facts.imports[name] = self._foreign[name]
         nodes = list(ast.walk(tree))
         asks_for_fields = any(isinstance(n, ast.Call) and _callee(n) in ("asdict", "fields") for n in nodes)
         for node in nodes:
@@ -161,6 +199,9 @@ class _ModuleReader:
                 for alias in node.names:
                     if alias.asname and self._is_ours(alias.name):
                         self.facts.imports[alias.asname] = alias.name
+                    elif not self._is_ours(alias.name):
+                        name = alias.asname or alias.name.partition(".")[0]
+                        self._foreign[name] = alias.name if alias.asname else name
             else:
                 if isinstance(node, ast.Assign) and isinstance(node.value, _MAY_BE_CALLED):
                     for name in _bound([node]):
@@ -174,9 +215,9 @@ class _ModuleReader:
             base = self._parent.split(".")
             base = base[: len(base) - node.level + 1]
             source = ".".join([*base, source] if source else base)
-        if self._is_ours(source):
-            for alias in node.names:
-                self.facts.imports[alias.asname or alias.name] = f"{source}:{alias.name}"
+        imports = self.facts.imports if self._is_ours(source) else self._foreign
+        for alias in node.names:
+            imports[alias.asname or alias.name] = f"{source}:{alias.name}"
 
     def _is_ours(self, module: str) -> bool:
         return module == self._package or module.startswith(self._package + ".")
@@ -314,6 +355,9 @@ def _written_keys(node: ast.AST) -> list[str]:
             return [keyword.arg for keyword in node.keywords if keyword.arg is not None]
         if name == "setdefault" and node.args:
             return _label(node.args[0], None)
+        if name in ("append", "extend"):  # a dict of lists, which are averaged when they are logged
+            lists = node.func.value if isinstance(node.func, ast.Attribute) else None
+            return _label(lists.slice, None) if isinstance(lists, ast.Subscript) else []
     return []
 
 

@@ -97,7 +97,7 @@ def active_entries(package: str | None) -> list[tuple[str, Entry]]:
     for line in active.mistakes:
         print(f"autoinstr: {line}", file=sys.stderr)
     found: list[tuple[str, Entry]] = [(span.package.partition(".")[0], span.entry) for span in active.spans]
-    found += [(tap.target.module.partition(".")[0], tap) for tap in active.taps]
+    found += [(package.partition(".")[0], tap) for package, tap in active.taps]
     return [(top, entry) for top, entry in found if package is None or top == package]
 
 
@@ -121,18 +121,22 @@ def read_snapshot(path: Path) -> Facts:
 
 def read_packages(entries: Sequence[tuple[str, Entry]], source: Path | None, release: str | None = None) -> Facts:
     """The facts of the entries' packages, in a checkout or as installed."""
-    from autoinstr.check.fitting import callees_of
+    from autoinstr.check.fitting import callees_of, targets_of
     from autoinstr.check.source import installed_folder, package_folder, read_source
+
+    def find(package: str) -> Path | None:
+        return installed_folder(package) if source is None else package_folder(source, package)
 
     folders: dict[str, Path] = {}
     for package in sorted({package for package, _ in entries}):
-        folder = installed_folder(package) if source is None else package_folder(source, package)
+        folder = find(package)
         if folder is not None:
             folders[package] = folder
     unreadable: list[str] = []
     callees = callees_of(entry for _, entry in entries)
     name = release or ("this environment" if source is None else source.resolve().name)
-    facts = read_source(folders, callees, name, unreadable)
+    targets = targets_of(entry for _, entry in entries)
+    facts = read_source(folders, callees, name, unreadable, targets, find)
     for line in unreadable:
         print(f"autoinstr: {line}; the module is passed over", file=sys.stderr)
     return facts

@@ -35,7 +35,8 @@ class ActiveMaps:
     """Every span and tap that holds; `disabled` are spans that a map removes, with its file; `mistakes` are lines."""
 
     spans: list[ActiveSpan] = field(default_factory=list)
-    taps: list[MetricTap] = field(default_factory=list)
+    taps: list[tuple[str, MetricTap]] = field(default_factory=list)
+    """Each with the package that its map speaks of."""
     disabled: dict[str, str] = field(default_factory=dict)
     mistakes: list[str] = field(default_factory=list)
 
@@ -82,7 +83,8 @@ def read_active(span_maps: Iterable[Path], builtin_maps: str, span_groups: str) 
             )
         )
     names = {entry.name for entry in entries}
-    active.taps = layered_taps(read)
+    packages = {span_map.name: span_map.package for _, span_map in read}
+    active.taps = [(packages[tap.map], tap) for tap in layered_taps(read)]
     active.disabled = {name: m.file for _, m in read for name in m.disabled if name not in names}
     active.mistakes += _unknown_names(selection, table, names | active.disabled.keys())
     return active

@@ -237,6 +237,79 @@ def test_inherited_reexported_and_made_later(tmp_path: Path) -> None:
     assert said(outcome) == []
 
 
+def test_what_is_inherited_from_another_package(tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                                                monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """Of the other package only the modules on the way are read, and kept."""
+    package(
+        tmp_path,
+        mine="""
+            from other import Trainer, Unused
+            import other.kinds as kinds
+
+            class Mine(Trainer): ...
+            class Named(kinds.Kind): ...
+        """,
+    )
+    other = tmp_path / "other"
+    (other / "deep").mkdir(parents=True)
+    (other / "__init__.py").write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .trainer import Trainer, helper\n"
+        "    from .unread import Unused\n"
+    )
+    (other / "unread.py").write_text("class Unused: ...\n")
+    (other / "kinds.py").write_text("class Kind:\n    def log(self, logs): logs['loss'] = 1\n")
+    (other / "deep" / "__init__.py").write_text("class Base:\n    def save(self, path): ...\n")
+    (other / "trainer.py").write_text(
+        "from .deep import Base\nclass Trainer(Base):\n    def fit(self, epochs):\n"
+        "        for epoch in range(epochs):\n            self.step()\n    def step(self): ...\n"
+    )
+    map_file = tmp_path / "mine.yaml"
+    map_file.write_text(
+        textwrap.dedent(
+            """
+            map: mine
+            package: pkg
+            spans:
+              a.fit: {group: job, function: "pkg.mine:Mine.fit", attributes: {n: args.epochs}}
+              a.step: {group: step, function: "pkg.mine:Mine.step", attributes: {n: caller.epoch}}
+              a.save: {group: step, function: "pkg.mine:Mine.save"}
+            metrics:
+              other.kinds:Kind.log: {values: args.logs, series: {a.loss: {from: loss, optional: true}}}
+            """
+        )
+    )
+    monkeypatch.setenv("AUTOINSTR_SPAN_MAPS", str(map_file))
+    monkeypatch.setenv("AUTOINSTR_BUILTIN_MAPS", "none")
+    monkeypatch.chdir(tmp_path)
+    assert main(["snapshot", ".", "-o", "all.json"]) == 0
+    facts = from_json((tmp_path / "all.json").read_text())
+    assert sorted(facts.modules) == [
+        "other", "other.deep", "other.kinds", "other.trainer", "pkg", "pkg.mine",
+    ]  # fmt: skip
+    assert facts.modules["other"].imports == {"Trainer": "other.trainer:Trainer", "helper": "other.trainer:helper"}
+    for where in (["--source", "."], ["--snapshot", "all.json"]):
+        capsys.readouterr()
+        assert main(["check", *where]) == 0
+        assert capsys.readouterr().out.splitlines()[-1].startswith("4 targets, 0 labels, 2 arguments, 1 ")
+
+    (other / "trainer.py").write_text("class Trainer:\n    def fit(self, epochs): ...\n    def steps(self): ...\n")
+    assert main(["check", "--source", "."]) == 1
+    assert [line for line in capsys.readouterr().out.splitlines() if "absent" not in line] == [
+        "mine.yaml:6:35: a.step: pkg.mine:Mine has no 'step', did you mean 'steps'?",
+        "mine.yaml:7:35: a.save: pkg.mine:Mine has no 'save'",
+        "2 missing",
+    ]
+
+
+def test_what_may_be_inherited_from_a_package_that_is_not_there(tmp_path: Path) -> None:
+    package(tmp_path, mine="from other import Trainer\nclass Mine(Trainer): ...")
+    outcome = check(tmp_path, 'a.fit: {group: job, function: "pkg.mine:Mine.fit"}')
+    assert [row.state for row in outcome.rows] == [ABSENT]
+    assert said(outcome) == [
+        "m.yaml:4:33: pkg.mine:Mine.fit may be inherited from other, which was not read: it is not checked"
+    ]
+
+
 def test_the_caller_of_a_function_and_what_its_closure_holds(tmp_path: Path) -> None:
     package(
         tmp_path,
@@ -314,10 +387,19 @@ def test_a_logger_key_is_found_however_it_is_written(tmp_path: Path) -> None:
                 metrics.update(in_an_update=5)
                 metrics.setdefault("set_by_default", 6)
                 metrics.update({f"of_{k}/mean": v for k, v in asdict(Timings()).items()})
+                metrics["appended_to"].append(7)
                 logger.log(metrics, 1, prefix="train")
         """,
     )
-    names = ("in_a_literal", "in_a_subscript", "in_a_call", "in_an_update", "set_by_default", "data_time_s")
+    names = (
+        "in_a_literal",
+        "in_a_subscript",
+        "in_a_call",
+        "in_an_update",
+        "set_by_default",
+        "data_time_s",
+        "appended_to",
+    )
     series = "\n".join(f"    a.{name}: {{from: {name}}}" for name in names)
     outcome = check_taps(
         tmp_path,
