@@ -89,6 +89,8 @@ def _document(found: Run) -> dict[str, Any]:
     from dataclasses import asdict
 
     from autoinstr.report.goodput import goodput
+    from autoinstr.report.launches import launches
+    from autoinstr.report.liveness import state_of
     from autoinstr.report.phases import phases
     from autoinstr.report.text import open_for_ns, timestamp
 
@@ -102,6 +104,7 @@ def _document(found: Run) -> dict[str, Any]:
             "traces": list(dict.fromkeys(span.trace_id for span in (*found.spans, *found.open))),
             "algorithms": _algorithms(found),
             "broken_lines": found.broken_lines,
+            "launches": [timestamp(begun_ns) for begun_ns in launches(found)],
         },
         "processes": [
             {
@@ -110,10 +113,11 @@ def _document(found: Run) -> dict[str, Any]:
                 "host": process.host,
                 "service": process.service,
                 "rank": process.rank,
-                "state": "ended" if process.ended else "not ended",
+                "state": state_of(process)[0],
                 "spans": process.spans,
                 "open": process.open,
                 "broken_lines": process.broken_lines,
+                "lost_records": process.lost,
             }
             for process in found.processes
         ],

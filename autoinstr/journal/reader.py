@@ -19,6 +19,10 @@ SpanKey: TypeAlias = "tuple[str, str]"
 
 PROCESS_START = "autoinstr.process.start"
 PROCESS_END = "autoinstr.process.end"
+LOST = "autoinstr.journal.lost"
+"""How many records the process could not write, as it said in its last one."""
+LOST_SUFFIX = ".lost"
+"""An empty file beside the journal's: it says so where there was no room for a record."""
 SPAN_START = "autoinstr.span.start"
 SPAN_NAME = "autoinstr.span.name"
 SPAN_PARENT = "autoinstr.span.parent_id"
@@ -92,6 +96,8 @@ class Process:
     open: int = 0
     """How many spans are open."""
     broken_lines: int = 0
+    lost: int = 0
+    """How many records are known to be lacking, because they could not be written: at least so many."""
 
 
 @dataclass(slots=True)
@@ -254,6 +260,7 @@ def _read_process(
 ) -> Process:
     host, pid, start_ns = _name_parts(path)
     process = Process(path.name, pid, host, started_ns=start_ns, last_ns=start_ns)
+    process.lost = int(path.with_suffix(LOST_SUFFIX).exists())
     named_start = start_ns is not None
     with path.open("rb") as lines:
         for line in lines:
@@ -285,6 +292,7 @@ def _read_process(
                     hangs.append(record.hang)
                 elif record.event == PROCESS_END:
                     process.ended = True
+                    process.lost = max(process.lost, _whole(record.attributes.get(LOST)) or 0)
     return process
 
 

@@ -166,7 +166,7 @@ class JournalProcessor(SpanProcessor):
         if self._file is None or self._ended:
             return
         self._ended = True
-        self.event("autoinstr.process.end", {})
+        self.event("autoinstr.process.end", {"autoinstr.journal.lost": self.lost} if self.lost else {})
         if self.lost:
             say(f"the journal {self.path} lacks {self.lost} records that could not be written")
 
@@ -233,11 +233,21 @@ class JournalProcessor(SpanProcessor):
 
     def _fail(self, error: Exception) -> None:
         self.lost += 1
+        if self.lost == 1:
+            self._mark_lost()
         what = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"
         say(
             f"the journal {self.path or self.folder} lost a record: {what}; training goes on",
             once="journal lost",
         )
+
+    def _mark_lost(self) -> None:
+        """An empty file, which a full disk takes mostly: without it this process would look killed in mid-span."""
+        try:
+            if self.path is not None:
+                self.path.with_suffix(".lost").touch()
+        except OSError:
+            pass
 
     # -- what repeats ---------------------------------------------------------------------------------
 

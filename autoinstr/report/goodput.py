@@ -12,6 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from autoinstr.journal.reader import Process, Run, Span, SpanKey
+from autoinstr.report.liveness import open_until_ns, state_of
 
 JOB_GROUP = "job"
 PRODUCTIVE = "productive"
@@ -48,14 +49,18 @@ def driver(run: Run) -> int | None:
     return counts.index(max(counts)) if any(counts) else None
 
 
-def goodput(run: Run) -> Goodput:
-    """Goodput of the driver. Its open spans count up to its last timestamp. O(n log n) in its spans."""
+def goodput(run: Run, now_ns: int | None = None) -> Goodput:
+    """Goodput of the driver. Its open spans count up to now while it lives, else up to its last timestamp.
+
+    O(n log n) in its spans. `now_ns` is the reader's clock.
+    """
     index = driver(run)
     if index is None:
         return Goodput(None, 0.0, dict.fromkeys(BUCKETS, 0.0), None, 0.0, None)
     process = run.processes[index]
     spans = [span for some in (run.spans, run.open) for span in some if span.process == index]
-    claimed = _claims(spans, process.last_ns or 0)
+    alive = state_of(process)[0] == "alive"
+    claimed = _claims(spans, open_until_ns(run, process, now_ns) if alive else process.last_ns or 0)
     unattributed_ns = claimed.pop(None, 0)
     wall_ns = unattributed_ns + sum(claimed.values())
     buckets = dict.fromkeys(BUCKETS, 0.0) | {str(name): ns / 1e9 for name, ns in sorted(claimed.items(), key=str)}

@@ -6,13 +6,12 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal
 
-from autoinstr.journal import identity
 from autoinstr.journal.reader import Hang, Process, Run, Span
-from autoinstr.report.text import WIDTH, columns, cut, one_line, stacks, timestamp
-
-State: TypeAlias = 'Literal["alive", "ended", "killed", "not ended"]'
+from autoinstr.report.launches import launches
+from autoinstr.report.liveness import STATES, State, open_until_ns, state_of
+from autoinstr.report.text import WIDTH, columns, cut, lost_records, one_line, stacks, timestamp
 
 ITERATION = "rl.iteration"
 WORKER_GROUP = "rl.worker_group"
@@ -25,7 +24,6 @@ class Fate:
 
     process: Process
     state: State
-    """`killed` is gone without an end of its own: a signal, `os._exit`, the OOM killer. `not ended` is unknown."""
     why: str
     open: list[tuple[Span, int]]
     """Open spans, each after the one it is in, with its depth."""
@@ -76,20 +74,9 @@ def fates(run: Run) -> list[Fate]:
     for hang in run.hangs:
         hangs[hang.process].append(hang)
     return [
-        Fate(process, *_state(process), stacks(open_in[index]), last.get(index), hangs[index])
+        Fate(process, *state_of(process), stacks(open_in[index]), last.get(index), hangs[index])
         for index, process in enumerate(run.processes)
     ]
-
-
-def _state(process: Process) -> tuple[State, str]:
-    if process.ended:
-        return "ended", "it recorded its end"
-    known = identity.state_of(process.pid, process.identity)
-    if known == "alive":
-        return "alive", f"pid {process.pid} runs on this machine, with the same start time"
-    if known == "gone":
-        return "killed", f"pid {process.pid} is gone from this machine, and its end is not on record"
-    return "not ended", "its end is not on record, and only its own machine could know more"
 
 
 def standing_apart(found: list[Fate]) -> list[Apart]:
@@ -140,11 +127,13 @@ def render(run: Run, found: list[Fate], apart: list[Apart], now_ns: int | None =
     """The post-mortem as text. `now_ns` is the reader's clock."""
     now_ns = time.time_ns() if now_ns is None else now_ns
     counts = Counter(fate.state for fate in found)
-    states = ", ".join(
-        f"{counts[state]} {state}" for state in ("alive", "ended", "killed", "not ended") if counts[state]
-    )
+    states = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
     plural = "es" if len(found) != 1 else ""
     head = [f"run {one_line(run.run_id)}   {len(found)} process{plural} ({states})", f"journal {run.folder}"]
+    begun = launches(run)
+    if len(begun) > 1:
+        when = ", ".join(timestamp(one)[:19] + "Z" for one in begun)
+        head.append(f"{len(begun)} launches under this run id, at {when}")
     if run.broken_lines:
         plural = "s" if run.broken_lines != 1 else ""
         head.append(f"{run.broken_lines} broken line{plural} left out (a process killed while writing leaves one)")
@@ -178,12 +167,14 @@ def _process(run: Run, fate: Fate, now_ns: int) -> list[str]:
     lines = ["  ".join(word for word in (name, rank, where, state) if word)]
     if state != "ended":
         lines.append(f"  ({fate.why})")
+    if process.lost:
+        lines.append(f"  {lost_records(process)}")
     rows = []
     if fate.last_finished is not None and fate.last_finished.end_ns is not None:
         span = fate.last_finished
         took = _seconds((span.end_ns or 0) - span.start_ns)
         rows.append(["finished last", one_line(span.name), f"took {took}, ended {timestamp(span.end_ns or 0)}"])
-    until_ns = _until(run, fate, now_ns)
+    until_ns = open_until_ns(run, process, now_ns)
     for number, (span, depth) in enumerate(fate.open):
         iteration = span.attributes.get(ITERATION)
         rows.append(
@@ -204,15 +195,6 @@ def _process(run: Run, fate: Fate, now_ns: int) -> list[str]:
 
 def _printable(text: str) -> str:
     return " " * (len(text) - len(text.lstrip(" "))) + one_line(text)
-
-
-def _until(run: Run, fate: Fate, now_ns: int) -> int:
-    """The moment up to which an open span is known to have been open."""
-    if fate.state == "alive":
-        return now_ns
-    if fate.state in ("ended", "killed"):
-        return fate.process.last_ns or 0
-    return run.last_ns or 0
 
 
 def _seconds(ns: int) -> str:

@@ -9,6 +9,8 @@ from statistics import median
 
 from autoinstr.journal.reader import Process, Run, Span, SpanKey
 from autoinstr.report.goodput import BUCKETS, Goodput
+from autoinstr.report.launches import launches
+from autoinstr.report.liveness import STATES, open_until_ns, state_of
 from autoinstr.report.phases import Phase
 
 WIDTH = 130
@@ -17,9 +19,9 @@ _NONE = "-"
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
-def render(run: Run, rows: Sequence[Phase], good: Goodput, algorithms: Sequence[str]) -> str:
-    """The whole report: header, phases, goodput, open spans."""
-    parts = [_header(run, algorithms), _phases(rows), _goodput(good), _open(run)]
+def render(run: Run, rows: Sequence[Phase], good: Goodput, algorithms: Sequence[str], now_ns: int | None = None) -> str:
+    """The whole report: header, phases, goodput, open spans. `now_ns` is the reader's clock."""
+    parts = [_header(run, algorithms, now_ns), _phases(rows), _goodput(good), _open(run, now_ns)]
     if errors := _errors(run):
         parts.append(errors)
     if run.hangs:
@@ -35,15 +37,9 @@ def timestamp(time_ns: int) -> str:
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def open_for_ns(run: Run, span: Span) -> int:
-    """How long an open span has been open: until its process ended, else until the last record of the run.
-
-    The run's and not the process's, because a process that hangs writes nothing: what it waits in is as long
-    open as the others go on.
-    """
-    process = run.processes[span.process]
-    last_ns = process.last_ns if process.ended else run.last_ns
-    return max(0, (last_ns or 0) - span.start_ns)
+def open_for_ns(run: Run, span: Span, now_ns: int | None = None) -> int:
+    """How long an open span is known to have been open. `now_ns` is the reader's clock."""
+    return max(0, open_until_ns(run, run.processes[span.process], now_ns) - span.start_ns)
 
 
 def columns(rows: list[list[str]], align: str, indent: str = "") -> list[str]:
@@ -67,17 +63,25 @@ def one_line(text: str) -> str:
     return "".join(char if char.isprintable() else "?" for char in " ".join(text.split()))
 
 
-def _header(run: Run, algorithms: Sequence[str]) -> list[str]:
-    ended = sum(process.ended for process in run.processes)
+def _header(run: Run, algorithms: Sequence[str], now_ns: int | None) -> list[str]:
     count = len(run.processes)
-    state = "ended" if ended == count else f"{ended} ended, {count - ended} not ended"
+    counts = Counter(state_of(process)[0] for process in run.processes)
+    state = ", ".join(f"{counts[state]} {state}" if len(counts) > 1 else state for state in STATES if counts[state])
     about = [f"run {one_line(run.run_id)}", *algorithms, f"{_count(count, 'process', 'es')} ({state})"]
     if run.started_ns is not None:
-        about += [_seconds(((run.last_ns or run.started_ns) - run.started_ns) / 1e9)]
+        until_ns = max([run.last_ns or 0, *(open_until_ns(run, process, now_ns) for process in run.processes)])
+        about += [_seconds((until_ns - run.started_ns) / 1e9)]
         about += [f"since {timestamp(run.started_ns)[:19]}Z"]
     lines = ["   ".join(about), f"journal {run.folder}"]
     if count <= _PROCESSES_SHOWN:
         lines += columns([_process(process) for process in run.processes], "<<<<>>", indent="  ")
+    begun = launches(run)
+    if len(begun) > 1:
+        when = ", ".join(timestamp(one)[:19] + "Z" for one in begun)
+        lines.append(f"{len(begun)} launches under this run id, at {when}: what follows adds them up")
+    for process in run.processes:
+        if process.lost:
+            lines.append(lost_records(process))
     if broken := run.broken_lines:
         lines.append(f"{_count(broken, 'broken line')} left out (a process killed while writing leaves one)")
     return lines
@@ -88,7 +92,7 @@ def _process(process: Process) -> list[str]:
         one_line(process.service or process.command or _NONE),
         f"rank {process.rank}" if process.rank is not None else "",
         f"{one_line(process.host or '?')} pid {'?' if process.pid is None else process.pid}",
-        "ended" if process.ended else "not ended",
+        state_of(process)[0],
         _count(process.spans, "span"),
         f"{process.open} open",
     ]
@@ -141,7 +145,7 @@ def _goodput(good: Goodput) -> list[str]:
     return [line]
 
 
-def _open(run: Run) -> list[str]:
+def _open(run: Run, now_ns: int | None) -> list[str]:
     if not run.open:
         return ["no span is open"]
     lines = [f"{_count(len(run.open), 'open span')}, innermost last"]
@@ -151,17 +155,31 @@ def _open(run: Run) -> list[str]:
     for index, spans in sorted(by_process.items()):
         process = run.processes[index]
         lines.append("  " + "  ".join(cell.strip() for cell in _process(process)[:4] if cell))
-        until = "its process ended" if process.ended else "the last record"
+        since = _OPEN_SINCE[state_of(process)[0]]
         rows = [
             [
                 "  " * depth + one_line(span.name),
                 f"[{one_line(span.group)}]" if span.group else "",
-                f"since {_seconds(open_for_ns(run, span) / 1e9)} before {until}",
+                since.format(_seconds(open_for_ns(run, span, now_ns) / 1e9)),
             ]
             for span, depth in stacks(spans)
         ]
         lines += columns(rows, "<<<", indent="    ")
     return lines
+
+
+_OPEN_SINCE = {
+    "alive": "for {}",
+    "ended": "since {} before its process ended",
+    "killed": "since {} before its process's last record",
+    "not ended": "since {} before the last record",
+}
+
+
+def lost_records(process: Process) -> str:
+    """What to know of a process whose journal lacks records."""
+    who = f"{one_line(process.host or '?')} pid {'?' if process.pid is None else process.pid}"
+    return f"the journal of {who} lacks records that could not be written (a full disk?): spans may only seem open"
 
 
 def _hangs(run: Run) -> list[str]:

@@ -8,6 +8,7 @@ from itertools import groupby
 
 from autoinstr.journal.reader import BUCKET, Process, Run, Span, SpanKey
 from autoinstr.report.goodput import driver
+from autoinstr.report.liveness import open_until_ns
 from autoinstr.report.phases import STEP_GROUP
 from autoinstr.report.text import WIDTH, columns, cut, one_line
 
@@ -168,9 +169,9 @@ def _attributes(span: Span) -> list[str]:
 
 
 def _duration(run: Run, span: Span) -> int:
-    """Nanoseconds; an open span lasts up to the last that its process wrote."""
-    end_ns = run.processes[span.process].last_ns if span.end_ns is None else span.end_ns
-    return max(0, (end_ns or 0) - span.start_ns)
+    """Nanoseconds; an open span lasts as long as it is known to be open."""
+    end_ns = open_until_ns(run, run.processes[span.process]) if span.end_ns is None else span.end_ns
+    return max(0, end_ns - span.start_ns)
 
 
 def _milliseconds(value: float) -> str:
