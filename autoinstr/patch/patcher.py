@@ -18,11 +18,11 @@ patched twice for the same entry, carries one wrapper.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from autoinstr.maps.groups import GroupTable, Selection
-from autoinstr.maps.model import SpanEntry
+from autoinstr.maps.model import Scope, SpanEntry
 from autoinstr.notices import describe, say
 from autoinstr.patch import blocks, compiling, functions, iterables, ledger, pairs, targets
 from autoinstr.patch.binding import Binding
@@ -83,13 +83,14 @@ class Patcher:
         """
         entries = list(entries)
         movable = {a: b for e in entries if e.scope for a, b in e.scope.groups}
+        shown = {e.group for e in entries if self._selection.selects(e.name, e.group)} | self._selection.groups
         new_modules: dict[str, None] = {}
         in_threads = False
         with self._lock:
             for entry in entries:
                 selected = self._selection.selects(entry.name, entry.group)
                 moved = movable.get(entry.group)
-                if not selected and not (moved is not None and self._selection.selects_group(moved)):
+                if not selected and moved not in shown and not self._scope_matters(entry.scope, shown):
                     continue
                 if (entry.name, entry.place) in self._entries:
                     continue
@@ -116,6 +117,16 @@ class Patcher:
             cancel = when_imported(module, lambda loaded, name=module: self.patch_module(loaded, name))  # type: ignore[misc]
             with self._lock:
                 self._cancel.append(cancel)
+
+    def _scope_matters(self, scope: Scope | None, shown: Collection[str]) -> bool:
+        """Whether a scope says anything of the spans of these groups, so that it must hold without its own span."""
+        if scope is None:
+            return False
+        groups = self._table.groups
+        reclassifies = scope.bucket is not None and any(
+            groups[g].scoped and groups[g].bucket for g in shown if g in groups
+        )
+        return reclassifies or any(name in shown for pair in scope.groups for name in pair)
 
     def _plan(self, entry: SpanEntry, selected: bool) -> SpanPlan:
         group = self._table.groups[entry.group]

@@ -265,6 +265,8 @@ class SpanPlan:
     ) -> Opened | None:
         """Start the span and make it current. None when it is off here, or when that failed (said once).
 
+        Where the span is off but has a scope, the scope holds for what is opened below, and there is no span.
+
         `loose`: its end may never come. `pair`: loose, and its end is no end of what was begun after it.
         """
         if self.off:
@@ -282,34 +284,36 @@ class SpanPlan:
             maker = self._maker
             base = self.base_attributes
             scope: Any = previous.get(_SCOPE_KEY)
+            shown = self.selected
             if scope is not None:
                 group = scope.groups.get(self.group)
                 if group is not None:
-                    if not self.selects(group):
-                        return None
+                    shown = self.selects(group)
                     tracer, base, maker = self._tracers.of(group), {}, None
-                else:
-                    if not self.selected:
+                elif scope.bucket is not None and base and not self.fixed_bucket:
+                    base = {BUCKET_ATTRIBUTE: scope.bucket}
+            span: Span | None
+            if shown:
+                base = {**attributes, **base} if attributes else base.copy()
+                span = self._theirs(previous, outer, base) if theirs is not None else None
+                if span is None and maker is not None:
+                    span = maker.start(previous.get(_SPAN_KEY), base, start_ns, previous)
+                if span is None:
+                    if tracer is None:
                         return None
-                    if scope.bucket is not None and base and not self.fixed_bucket:
-                        base = {BUCKET_ATTRIBUTE: scope.bucket}
-            elif not self.selected:
+                    span = tracer.start_span(self.name, previous, attributes=base, start_time=start_ns)
+            elif self.scope is not None:  # what it says of the spans below holds all the same
+                span = trace.INVALID_SPAN
+            else:
                 return None
-            base = {**attributes, **base} if attributes else base.copy()
-            span = self._theirs(previous, outer, base) if theirs is not None else None
-            if span is None and maker is not None:
-                span = maker.start(previous.get(_SPAN_KEY), base, start_ns, previous)
-            if span is None:
-                if tracer is None:
-                    return None
-                span = tracer.start_span(self.name, previous, attributes=base, start_time=start_ns)
             context = Context(previous)
             opened = Opened(span, context, previous, outer)
-            opened.names = self.names
-            if _SPAN_KEY is not None:
-                _put(context, _SPAN_KEY, span)
-            else:
-                context = opened.context = Context(trace.set_span_in_context(span, context))
+            if shown:
+                opened.names = self.names
+                if _SPAN_KEY is not None:
+                    _put(context, _SPAN_KEY, span)
+                else:
+                    context = opened.context = Context(trace.set_span_in_context(span, context))
             _put(context, OPENED_KEY, opened)
             if self.scope is not None:
                 _put(context, _SCOPE_KEY, self.scope.within(scope))
@@ -445,6 +449,8 @@ def _restore(opened: Opened) -> None:
 
 def _record(opened: Opened, span: Span, exception: BaseException) -> None:
     if not span.is_recording():
+        if opened.outer is not None:  # a scope without a span hands on what a span inside has recorded
+            opened.outer.seen = opened.seen or opened.outer.seen
         return
     mark = mark_of(exception)
     try:

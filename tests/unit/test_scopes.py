@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from autoinstr.testing import record
 
 Make = Callable[..., Any]
@@ -72,6 +74,43 @@ def test_the_group_that_it_counts_as_decides_whether_it_is_on(make: Make) -> Non
             module.put()
             module.rollout(module.put)
         assert spans.tree() == expected
+
+
+def test_a_scope_holds_although_its_own_span_is_off(make: Make) -> None:
+    module = make(SOURCE)
+    for groups, expected in (
+        ("generation", "generate [overhead]\ngenerate [productive]"),
+        ("data_plane", "put [overhead]"),
+        ("generation,data_plane,per_prompt", "generate [overhead]\nput\ngenerate [productive]\nput [overhead]"),
+    ):
+        with recording(module, groups) as spans:
+            module.evaluate(module.generate)
+            module.rollout(module.put)
+            module.generate()
+            module.put()
+        assert spans.tree() == expected
+
+
+def test_what_passes_through_a_scope_without_a_span_is_recorded_once(make: Make) -> None:
+    module = make(SOURCE + "def fail(): raise ValueError('no')\n")
+    outer = MAP.replace("generate:", "generate: {{group: generation, function: '{m}:fail'}}\n  later:", 1)
+    text = outer.format(m=module.__name__) + f"  job: {{group: job, function: '{module.__name__}:rollout'}}\n"
+    with record(text=text, groups="job,generation") as spans:
+        with pytest.raises(ValueError, match="no"):
+            module.rollout(lambda: module.evaluate(module.fail))
+    assert spans.tree() == "job !ValueError\n  generate [overhead] !ValueError"
+    assert [len(span.events) for span in spans.spans] == [1, 0]
+
+
+def test_a_scope_that_changes_nothing_patches_nothing(make: Make) -> None:
+    module = make(SOURCE)
+    evaluate, rollout = module.evaluate, module.rollout
+    with recording(module, "job,efficiency"):
+        assert module.evaluate is evaluate
+        assert module.rollout is rollout
+    with recording(module, "generation"):
+        assert module.evaluate is not evaluate
+        assert module.rollout is rollout
 
 
 def test_scopes_follow_coroutines_and_not_raw_threads(make: Make) -> None:
