@@ -45,6 +45,18 @@ class VllmGeneration:
             await asyncio.sleep(_pace.seconds("generation") * (5 if self._worker.straggles() else 1))
             yield index, output
 
+    def generate_text(self, data: BatchedDataDict, greedy: bool = False) -> BatchedDataDict:
+        output = self._worker.generate(_tokens_of(data), greedy=greedy)
+        return _texts_of(output)
+
+    async def generate_text_async(
+        self, data: BatchedDataDict, greedy: bool = False
+    ) -> AsyncGenerator[tuple[int, BatchedDataDict], None]:
+        for index in range(data.size):
+            output = self._worker.sample(_tokens_of(data.slice(index, index + 1)), greedy)
+            await asyncio.sleep(_pace.seconds("generation"))
+            yield index, _texts_of(output)
+
     def prepare_for_generation(self, *args: Any, **kwargs: Any) -> bool:
         return True
 
@@ -84,3 +96,11 @@ class VllmGeneration:
 
     def shutdown(self) -> bool:
         return True
+
+
+def _tokens_of(data: BatchedDataDict) -> BatchedDataDict:
+    return BatchedDataDict({"input_ids": np.array([[int(prompt)] for prompt in data["prompts"]])})
+
+
+def _texts_of(output: BatchedDataDict) -> BatchedDataDict:
+    return BatchedDataDict({"texts": ["".join(map(str, row[1:])) for row in output["output_ids"]]})
