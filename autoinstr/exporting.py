@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
+from autoinstr import resource
 from autoinstr.notices import say
 
 EXIT_SECONDS = 5.0
@@ -76,6 +77,8 @@ class GuardedExporter(SpanExporter):
         if self._inherited:
             self._inherited = False
             renew_connections(self._exporter)
+        for span in spans:
+            resource.complete(span)
         self._exporting = True
         try:
             result = self._exporter.export(spans)

@@ -18,6 +18,7 @@ attributes out, `tree(groups=True)` puts each span's group, in parentheses, behi
 is an error here, at once.
 
 Metrics are recorded too: `spans.series()` are lines such as `my.loss gauge 0.5`, and compare in the same way.
+`spans.resource` is what the maps learned of the run.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 
+from autoinstr.activation import process_attributes
 from autoinstr.maps import catalog, groups, loader
 from autoinstr.maps.metric_model import MetricTap, layered_taps
 from autoinstr.maps.model import Mistake, SpanEntry, SpanMap
@@ -128,6 +130,8 @@ class Recording:
     def __init__(self) -> None:
         self.notices: list[str] = []
         self.ledger = Ledger()
+        self.resource: dict[str, Any] = {}
+        """What was learned of the run, by the maps' `resource`."""
         self.provider: TracerProvider
         self.metric_reader: InMemoryMetricReader
         self.meter_provider: MeterProvider
@@ -220,7 +224,14 @@ def record(
         resource=Resource({"service.name": "test"}), id_generator=RunIdGenerator("test"), shutdown_on_exit=False
     )
     provider.add_span_processor(SimpleSpanProcessor(_Collector(recording)))
-    patcher = Patcher(table, selection, Tracers(lambda: provider), capture_content, recording.notices.append)
+    patcher = Patcher(
+        table,
+        selection,
+        Tracers(lambda: provider),
+        capture_content,
+        recording.notices.append,
+        recording.resource.update,
+    )
     recording.ledger = patcher.ledger
     recording.provider = provider
     recording.metric_reader = InMemoryMetricReader()
@@ -239,6 +250,8 @@ def record(
 
     def activate(package: str) -> None:
         entries, taps = by_package[package]
+        of_package = [m for _, m in sorted(read, key=lambda one: one[0]) if m.package.partition(".")[0] == package]
+        recording.resource.update(process_attributes(of_package))
         patcher.add(entries)
         tapper.add(taps)
 

@@ -28,6 +28,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from autoinstr import resource
 from autoinstr.patch.importing import when_imported
 
 PARENT = "TRACEPARENT"
@@ -42,10 +43,12 @@ _propagator = TraceContextTextMapPropagator()
 
 
 def carrier() -> dict[str, str]:
-    """The current span as environment variables; empty where there is none."""
+    """The current span, and what is known of the run, as environment variables; empty where there is no span."""
     headers: dict[str, str] = {}
     _propagator.inject(headers)
-    return {name.upper(): value for name, value in headers.items() if name.upper() in (PARENT, STATE)}
+    variables = {name.upper(): value for name, value in headers.items() if name.upper() in (PARENT, STATE)}
+    told = resource.to_hand_down() if variables else None
+    return {**variables, resource.HANDED_DOWN: told} if told is not None else variables
 
 
 def adopt_parent(variables: Mapping[str, str], trace_id: int) -> bool:
@@ -123,6 +126,7 @@ class Bridge:
                 variables = data.get(_PREPARATION)
                 if variables:
                     adopt_parent(variables, self._trace_id)
+                    resource.hear(variables.get(resource.HANDED_DOWN, "{}"))
                 return original(data, *args, **kwargs)
 
             return prepare
@@ -212,10 +216,10 @@ def keep_own_spans(provider: Any) -> None:
 
 
 def _describe_child(provider: Any) -> None:
-    resource = getattr(provider, "_resource", None)
-    if not isinstance(resource, Resource) or "process.pid" not in resource.attributes:
+    inherited = getattr(provider, "_resource", None)
+    if not isinstance(inherited, Resource) or "process.pid" not in inherited.attributes:
         return
-    provider._resource = own = resource.merge(Resource({"process.pid": os.getpid()}))
+    provider._resource = own = inherited.merge(Resource({"process.pid": os.getpid()}))
     for tracer in list(getattr(provider, "_tracers", {}).values()):
         if hasattr(tracer, "resource"):
             tracer.resource = own
@@ -234,7 +238,7 @@ def _with_parent(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[A
     parent = there.get(PARENT)
     if given is not None and (None if parent is None else os.fsdecode(parent)) != os.environ.get(PARENT):
         return args, kwargs  # a parent of the user's own choice
-    for name in (PARENT, STATE):
+    for name in (PARENT, STATE, resource.HANDED_DOWN):
         env.pop(name, None)
         env.pop(os.fsencode(name), None)
     env.update(variables)

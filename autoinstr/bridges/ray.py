@@ -2,9 +2,9 @@
 
 Everything is installed on Ray's own modules when `ray` has been imported, in the driver and in each worker alike:
 what goes out with a call and what comes in with it (`ray_context`), the environment that workers get
-(`ray_environment`), the classes that a worker is handed (`ray_classes`), and the driver's look at which of its
-actors are without us (`ray_census`). Each part stands alone: where a release of Ray lacks what one needs, that is
-said once and the others work.
+(`ray_environment`), the classes that a worker is handed (`ray_classes`), the driver's look at which of its actors
+are without us (`ray_census`), and Ray's ids of it all (`ray_ids`). Each part stands alone: where a release of Ray
+lacks what one needs, that is said once and the others work.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RayBridge:
 
     def _on_ray(self, ray: Any) -> None:
         # nothing of this is imported in a process that does not use Ray
-        from autoinstr.bridges import ray_census, ray_classes, ray_context, ray_environment
+        from autoinstr.bridges import ray_census, ray_classes, ray_context, ray_environment, ray_ids
 
         loading = ray_classes.Loading(self._patcher, self._watch)
         self._part(ray, "actor classes are not patched", loading.install)
@@ -52,6 +52,7 @@ class RayBridge:
         self._part(ray, "spans of workers have no parent", ray_context.install)
         self._part(ray, "workers may be without autoinstr", ray_environment.install)
         self._part(ray, "workers without autoinstr go unnoticed", ray_census.install)
+        self._part(ray, "spans are without Ray's ids", ray_ids.install)
 
     def _part(self, ray: Any, consequence: str, part: Callable[[Any, Replace], None]) -> None:
         before = len(self._undo)

@@ -1,4 +1,4 @@
-"""What goes with a call from one process to another: W3C trace context, baggage, and the scopes that hold.
+"""What goes with a call from one process to another: W3C trace context, baggage, the scopes that hold, the run.
 
 Written by hand for the one header that is always there; this is done for every remote call.
 """
@@ -14,10 +14,14 @@ from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState
 
+from autoinstr import resource
 from autoinstr.spans.opening import ActiveScope, get_current, scope_of, within_scope
 
 SCOPE_HEADER = "autoinstr-scope"
 """The sender's scope, as JSON: spans made for a validation count as such anywhere, and threads follow the job."""
+
+RUN_HEADER = "autoinstr-run"
+"""What the sender has learned of the run, as JSON: the worker's resource has the model and its sizes too."""
 
 _VERSION = "00"
 _LENGTHS = (2, 32, 16, 2)
@@ -40,6 +44,9 @@ def outgoing() -> dict[str, str] | None:
         headers[SCOPE_HEADER] = json.dumps(
             {"bucket": scope.bucket, "groups": dict(scope.groups), "threads": scope.threads}
         )
+    told = resource.to_hand_down()
+    if told is not None:
+        headers[RUN_HEADER] = told
     return headers
 
 
@@ -48,6 +55,9 @@ def incoming(headers: Mapping[str, Any]) -> Context | None:
     span_context = _parse(headers.get("traceparent"), headers.get("tracestate"))
     if span_context is None:
         return None
+    told = headers.get(RUN_HEADER)
+    if told:
+        resource.hear(told)
     context = trace.set_span_in_context(NonRecordingSpan(span_context), get_current())
     if "baggage" in headers:
         context = W3CBaggagePropagator().extract(headers, context)

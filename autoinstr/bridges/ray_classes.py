@@ -11,7 +11,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from autoinstr.bridges import ray_census
+from autoinstr.bridges import ray_census, ray_ids
 from autoinstr.notices import describe, say
 from autoinstr.patch.importing import PackageWatch
 from autoinstr.patch.patcher import Patcher
@@ -30,6 +30,7 @@ class Loading:
             def load(manager: Any, *args: Any, **kwargs: Any) -> Any:
                 cls = original(manager, *args, **kwargs)
                 ray_census.announce(manager._worker)
+                ray_ids.learn_actor(manager._worker)
                 self._patch(cls)
                 return cls
 

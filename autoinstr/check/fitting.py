@@ -22,7 +22,7 @@ def callees_of(entries: Iterable[SpanEntry | MetricTap]) -> set[str]:
             if entry.only_when:
                 found.add(callee_of(entry.target))
             continue
-        by_caller = any(p.root == "caller" for _, paths in entry.attributes for p in paths)
+        by_caller = any(p.root == "caller" for _, paths in (*entry.attributes, *entry.resource) for p in paths)
         for target in entry.targets():
             if target.selectors or entry.inside or by_caller or entry.join.kind == "block":
                 found.add(callee_of(target))
@@ -133,7 +133,7 @@ class _RowCheck:
     # -- arguments ------------------------------------------------------------------------------------
 
     def _arguments(self, begins: list[Target], found: list[Target]) -> None:
-        for key, paths in self._entry.attributes:
+        for key, paths in (*self._entry.attributes, *self._entry.resource):
             wrong = [text for text in (self._path(path, begins) for path in paths) if text is not None]
             if len(wrong) == len(paths):
                 self._missing.append(self._at(self._entry.place, f"{key}: {wrong[0]}"))

@@ -23,6 +23,7 @@ LOST = "autoinstr.journal.lost"
 """How many records the process could not write, as it said in its last one."""
 LOST_SUFFIX = ".lost"
 """An empty file beside the journal's: it says so where there was no room for a record."""
+RUN = "autoinstr.run"
 SPAN_START = "autoinstr.span.start"
 SPAN_NAME = "autoinstr.span.name"
 SPAN_PARENT = "autoinstr.span.parent_id"
@@ -134,6 +135,15 @@ class Run:
     def last_ns(self) -> int | None:
         """The newest timestamp of the run, None when it holds none."""
         return max((p.last_ns for p in self.processes if p.last_ns is not None), default=None)
+
+    def about(self, *keys: str) -> dict[str, Value]:
+        """What the processes' resources say under these keys, which are those of the run: the first that says it."""
+        found: dict[str, Value] = {}
+        for key in keys:
+            said = (process.resource[key] for process in self.processes if key in process.resource)
+            if (value := next(said, None)) is not None:
+                found[key] = value
+        return found
 
     @property
     def broken_lines(self) -> int:
@@ -293,6 +303,9 @@ def _read_process(
                 elif record.event == PROCESS_END:
                     process.ended = True
                     process.lost = max(process.lost, _whole(record.attributes.get(LOST)) or 0)
+                elif record.event == RUN:
+                    process.resource.update(record.attributes)
+                    process.service = _text_or_none(process.resource.get("service.name"))
     return process
 
 

@@ -24,6 +24,7 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from autoinstr import __version__
 from autoinstr.journal import encoding, identity
 from autoinstr.notices import say
+from autoinstr.resource import completed
 from autoinstr.spans import GROUP_ATTRIBUTE
 
 _HIGH = 200
@@ -76,6 +77,7 @@ class JournalProcessor(SpanProcessor):
         self._identity: tuple[int, int] | None = None
         self._started_ns = time.time_ns()
         self._brief = ""
+        self._told: Any = None
         self._resources: dict[int, tuple[Any, str]] = {}
         self._scopes: dict[int, tuple[Any, str]] = {}
 
@@ -102,6 +104,8 @@ class JournalProcessor(SpanProcessor):
             attributes.update(span.attributes or {})
             if self._file is None:
                 self._open(span)
+            if span.resource is not self._told:
+                self._tell_of_the_run(span.resource)
             self._write(
                 encoding.event_line(
                     self._brief,
@@ -120,7 +124,9 @@ class JournalProcessor(SpanProcessor):
         try:
             if self._file is None:
                 self._open(span)
-            self._write(encoding.span_line(self._resource(span.resource), self._scope(span), encoding.span(span)))
+            self._write(
+                encoding.span_line(self._resource(completed(span.resource)), self._scope(span), encoding.span(span))
+            )
         except Exception as error:
             self._fail(error)
 
@@ -131,6 +137,14 @@ class JournalProcessor(SpanProcessor):
         return True
 
     # -- events that are no spans ---------------------------------------------------------------------
+
+    def _tell_of_the_run(self, resource: Any) -> None:
+        """Record what has been learned since the file began: spans that are on record already have it from here."""
+        before = self._told.attributes if self._told is not None else {}
+        self._told = resource
+        new = {key: value for key, value in resource.attributes.items() if before.get(key) != value}
+        if new:
+            self.event("autoinstr.run", new)
 
     def delivered(self, endpoint: str, span_ids: Sequence[int], taken: bool) -> None:
         """Record that a direct exporter's batch was taken by `endpoint`, or was not and is given up. Never raises."""
@@ -190,6 +204,7 @@ class JournalProcessor(SpanProcessor):
                 self._failed = True
                 say(f"the journal {path} can't be written: {error.strerror or error}; this run keeps no journal")
                 return
+            self._told = span.resource
             self._file = file
 
     def _reopened(self) -> int:

@@ -39,6 +39,7 @@ _VERSIONS = re.compile(keys.VERSIONS)
 _MAX_INT = 2**63 - 1
 
 _NO_BUCKET = "none"
+_BEFORE_THE_CALL = ("const", "env", "args", "self", "caller")
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -134,6 +135,8 @@ class _Reader:
             "name": self.name,
             "names": lambda node, what: self._listed(node, what, "names", lambda item: self.name(item, what)),
             "paths": self.paths,
+            "process_attributes": lambda node, what: self.resource(node, what, ("const", "env"), "a map's resource"),
+            "run_attributes": lambda node, what: self.resource(node, what, _BEFORE_THE_CALL, "a span's resource"),
             "scope": self.scope,
             "spans": lambda node, what: node,  # read last: it needs the map's other keys
             "target": self.target,
@@ -329,6 +332,7 @@ class _Reader:
             file=self.file,
             algorithm=found.get("algorithm"),
             service=found.get("service"),
+            resource=found.get("resource", ()),
             about=found.get("about", ""),
             spans=tuple(entries),
             disabled=tuple(disabled),
@@ -427,6 +431,7 @@ class _Reader:
             join=join,
             inside=inside,
             attributes=attributes,
+            resource=found.get("resource", ()),
             bucket=found.get("bucket"),
             scope=found.get("scope"),
             optional=found.get("optional", False),
@@ -525,6 +530,20 @@ class _Reader:
             return name, self.paths(value, f"the attribute {shown(name)}")
 
         return tuple(self.whole(self.pairs(node, None, what), read))
+
+    def resource(
+        self, node: Node, what: str, roots: tuple[str, ...], whose: str
+    ) -> tuple[tuple[str, tuple[values.ValuePath, ...]], ...]:
+        """Attributes, from what is known there."""
+        found = self.attributes(node, what)
+        for key, paths in found:
+            for path in paths:
+                if path.root not in roots:
+                    known = ", ".join(root for root in roots if root != "const")
+                    raise self.wrong(
+                        node.place, f"{whose} reads {known} and constants, not {path.root!r} (for {shown(key)})"
+                    )
+        return found
 
     def paths(self, node: Node, what: str) -> tuple[values.ValuePath, ...]:
         return self._listed(node, what, "value path", lambda item: self.path(item, what))

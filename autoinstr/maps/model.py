@@ -136,6 +136,8 @@ class SpanEntry:
     join: JoinPoint
     inside: tuple[str, ...] = ()
     attributes: tuple[tuple[str, tuple[ValuePath, ...]], ...] = ()
+    resource: tuple[tuple[str, tuple[ValuePath, ...]], ...] = ()
+    """Attributes of the run, which are learned when the span begins."""
     bucket: str | None = None
     """The bucket written on the span, `none` for none; None leaves it to the group and the scope."""
     scope: Scope | None = None
@@ -162,6 +164,8 @@ class SpanMap:
     file: str
     algorithm: str | None = None
     service: str | None = None
+    resource: tuple[tuple[str, tuple[ValuePath, ...]], ...] = ()
+    """Attributes of a process that imports the package."""
     about: str = ""
     spans: tuple[SpanEntry, ...] = ()
     disabled: tuple[str, ...] = ()

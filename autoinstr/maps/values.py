@@ -38,6 +38,13 @@ ROOTS: Final = ("args", "self", "return", "caller", "env")
 
 
 @dataclass(frozen=True)
+class Where:
+    """A step that stays where it is if `name` of the value is true there: `[?enabled]`."""
+
+    name: str
+
+
+@dataclass(frozen=True)
 class ValuePath:
     """One parsed path. `root` is one of `ROOTS`, or `const` with the value in `constant`.
 
@@ -47,7 +54,7 @@ class ValuePath:
     text: str
     root: str
     name: str | None
-    steps: tuple[str | int, ...]
+    steps: tuple[str | int | Where, ...]
     reducers: tuple[tuple[str, Any], ...]
     constant: Any = None
 
@@ -72,10 +79,12 @@ class ValuePath:
         return value
 
 
-def _step(value: Any, step: str | int) -> Any:
+def _step(value: Any, step: str | int | Where) -> Any:
     """One step: an item for mappings and indexes, an attribute else, each falling back on the other."""
     if isinstance(step, int):
         return value[step]
+    if isinstance(step, Where):
+        return value if _step(value, step.name) is True else MISSING
     if isinstance(value, Mapping):
         if step in value:
             return value[step]
@@ -195,7 +204,7 @@ _WITH_ARGUMENT: Final = frozenset({"add", "default"})
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _HEAD = re.compile(rf"({_NAME})")
-_STEP = re.compile(rf"""\.({_NAME})|\[(-?[0-9]{{1,9}})\]|\["([^"]*)"\]|\['([^']*)'\]""")
+_STEP = re.compile(rf"""\.({_NAME})|\[(-?[0-9]{{1,9}})\]|\["([^"]*)"\]|\['([^']*)'\]|\[\?({_NAME})\]""")
 _REDUCER = re.compile(rf"\s*({_NAME})\s*(?:\((.*)\))?\s*", re.DOTALL)
 _NUMBER = re.compile(r"[-+]?[0-9]{1,18}(\.[0-9]*)?([eE][-+]?[0-9]{1,3})?")
 
@@ -227,14 +236,17 @@ def parse(text: str) -> ValuePath:
         # YAML takes one pair of quotes off a text
         meant = did_you_mean(root, ROOTS) or "; a constant text has two pairs of quotes: \"'text'\""
         raise PathError(f"a value path starts with {', '.join(ROOTS)}, not {shown(root)}{meant}")
-    steps: list[str | int] = []
+    steps: list[str | int | Where] = []
     position = found.end()
     while position < len(head):
         step = _STEP.match(head, position)
         if not step:
             raise PathError(f"can't read {shown(head[position:])} in the value path {shown(text)}")
-        name, index, double, single = step.groups()
-        steps.append(int(index) if index is not None else next(s for s in (name, double, single) if s is not None))
+        name, index, double, single, where = step.groups()
+        if where is not None:
+            steps.append(Where(where))
+        else:
+            steps.append(int(index) if index is not None else next(s for s in (name, double, single) if s is not None))
         position = step.end()
     first: str | None = None
     if root in ("args", "caller", "env"):

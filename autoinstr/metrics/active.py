@@ -56,7 +56,6 @@ class ActiveMetrics:
         self._phases.add_algorithms(span_map.algorithm for _, span_map in maps)
         if self._tapper is not None:
             self._tapper.add(layered_taps(maps))
-        self._share_service_name()
 
     def stop(self) -> None:
         """Take nothing from now on."""
@@ -64,13 +63,3 @@ class ActiveMetrics:
         if self._tapper is not None:
             self._tapper.stop()
             self._tapper = None
-
-    def _share_service_name(self) -> None:
-        """Spans may have got their `service.name` from a map by now; metrics are of the same service."""
-        config = getattr(self.provider, "_sdk_config", None)
-        theirs = getattr(self._tracer_provider, "resource", None)
-        ours = getattr(config, "resource", None)
-        if config is None or theirs is None or ours is None:
-            return
-        if str(ours.attributes.get("service.name", "unknown_service")).startswith("unknown_service"):
-            config.resource = ours.merge(theirs)

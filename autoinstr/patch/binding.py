@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -111,6 +112,30 @@ class Binding:
             except BaseException as error:  # a value's own `__class__` or `__len__` may raise SystemExit
                 say(f"attribute {key} left out: {describe(error)}", once=f"attribute {key}")
         return found or None
+
+
+class TellingBinding(Binding):
+    """One that also tells what the call says of the run, before its span begins."""
+
+    def __init__(
+        self,
+        entry: SpanEntry,
+        function: Any,
+        selectors: tuple[Selector, ...],
+        capture_content: bool,
+        tell: Callable[[dict[str, Any]], None],
+    ) -> None:
+        super().__init__(entry, function, selectors, capture_content)
+        self._of_the_run = Binding(replace(entry, attributes=entry.resource, content=False), function, (), False)
+        self._tell = tell
+        self.needs_caller = self.needs_caller or self._of_the_run.needs_caller
+        self.has_start = True
+
+    def at_start(self, args: Args, kwargs: Kwargs, frame: FrameType | None) -> dict[str, Any]:
+        found = self._of_the_run.at_start(args, kwargs, frame)
+        if found:
+            self._tell(found)
+        return super().at_start(args, kwargs, frame)
 
 
 def plain_label(value: Any) -> Any:

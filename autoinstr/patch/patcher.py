@@ -25,7 +25,7 @@ from autoinstr.maps.groups import GroupTable, Selection
 from autoinstr.maps.model import Scope, SpanEntry
 from autoinstr.notices import describe, say
 from autoinstr.patch import blocks, compiling, functions, iterables, ledger, pairs, targets
-from autoinstr.patch.binding import Binding
+from autoinstr.patch.binding import Binding, TellingBinding
 from autoinstr.patch.claims import Claim, Shared, claims_of, misfit
 from autoinstr.patch.importing import when_imported
 from autoinstr.patch.stale import find_stale, give_back
@@ -50,8 +50,11 @@ class Patcher:
         tracers: Tracers,
         capture_content: bool = False,
         on_missing: Callable[[str], None] | None = None,
+        learn: Callable[[dict[str, Any]], None] = lambda found: None,
     ) -> None:
+        """`learn` is told what calls say of the run: what maps read under `resource`."""
         self.ledger = ledger.Ledger()
+        self._learn = learn
         self._table = table
         self._selection = selection
         self._tracers = tracers
@@ -340,7 +343,7 @@ class Patcher:
             entry, shared = claim.entry, claim.shared
             if claim.role == "block":
                 continue
-            binding = Binding(entry, function, claim.target.selectors, self._capture_content)
+            binding = self._bind(claim, function)
             if claim.role == "function":
                 clock = shared.clock.read if shared.clock is not None else None
                 enter = functions.Entering(shared.plan, binding, entry.inside, "", clock)
@@ -359,6 +362,12 @@ class Patcher:
                 current = pairs.wrap_end(current, shared.pairing, binding, entry, before=claim.role == "until")
         return current
 
+    def _bind(self, claim: Claim, function: Any) -> Binding:
+        entry, selectors = claim.entry, claim.target.selectors
+        if entry.resource and claim.role not in ("end", "until", "start_from"):
+            return TellingBinding(entry, function, selectors, self._capture_content, self._learn)
+        return Binding(entry, function, selectors, self._capture_content)
+
     def _chooser(self, factory: Any, module: str, claims: list[Claim]) -> blocks.BlockChooser:
         return blocks.BlockChooser(
             factory,
@@ -366,7 +375,7 @@ class Patcher:
             [
                 blocks.BlockEntry(
                     c.shared.plan,
-                    Binding(c.entry, factory, c.target.selectors, self._capture_content),
+                    self._bind(c, factory),
                     c.target.selectors,
                     c.entry.inside,
                 )

@@ -67,7 +67,7 @@ def _header(run: Run, algorithms: Sequence[str], now_ns: int | None) -> list[str
     count = len(run.processes)
     counts = Counter(state_of(process)[0] for process in run.processes)
     state = ", ".join(f"{counts[state]} {state}" if len(counts) > 1 else state for state in STATES if counts[state])
-    about = [f"run {one_line(run.run_id)}", *algorithms, f"{_count(count, 'process', 'es')} ({state})"]
+    about = [f"run {one_line(run.run_id)}", *algorithms, *_model(run), f"{_count(count, 'process', 'es')} ({state})"]
     if run.started_ns is not None:
         until_ns = max([run.last_ns or 0, *(open_until_ns(run, process, now_ns) for process in run.processes)])
         about += [_seconds((until_ns - run.started_ns) / 1e9)]
@@ -85,6 +85,16 @@ def _header(run: Run, algorithms: Sequence[str], now_ns: int | None) -> list[str
     if broken := run.broken_lines:
         lines.append(f"{_count(broken, 'broken line')} left out (a process killed while writing leaves one)")
     return lines
+
+
+_MODEL_WIDTH = 40
+
+
+def _model(run: Run) -> list[str]:
+    """What is trained: the model, in which precision, split how."""
+    said = run.about("rl.model", "nemo.precision", "dl.tensor_parallel.size", "dl.pipeline_parallel.size")
+    short = {"dl.tensor_parallel.size": "tp ", "dl.pipeline_parallel.size": "pp "}
+    return [_cut_middle(f"{short.get(key, '')}{one_line(str(value))}", _MODEL_WIDTH) for key, value in said.items()]
 
 
 def _process(process: Process) -> list[str]:

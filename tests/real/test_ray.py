@@ -27,7 +27,7 @@ ray = pytest.importorskip("ray")
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from runs import INSTRUMENT, clean_environment, journal_spans  # noqa: E402
+from runs import INSTRUMENT, clean_environment, journal_lines, journal_spans  # noqa: E402
 
 TRAINING = HERE / "ray_training"
 HIDDEN = TRAINING / "hidden"
@@ -212,6 +212,24 @@ def test_a_cluster_of_the_drivers_own(tmp_path: Path, plain: Run) -> None:
     assert run.result == plain.result  # losses, weights, and the random stream after them
     assert_whole(run)
     assert plain.spans == []
+
+
+def test_every_process_has_what_the_driver_learned_and_rays_ids(tmp_path: Path) -> None:
+    drive("train", tmp_path)
+
+    found = {}
+    for line in journal_lines(tmp_path):
+        for of_resource in line.get("resourceSpans", []):
+            about = attributes(of_resource["resource"])
+            for span in of_resource["scopeSpans"][0]["spans"]:
+                found[span["name"], about["process.pid"]] = about
+    assert {about["toy.model"] for about in found.values()} == {"toy/model"}
+    assert len({about["ray.job.id"] for about in found.values()}) == 1
+    assert len({about["ray.node.id"] for about in found.values()}) == 1
+    processes = {about["process.pid"]: about for about in found.values()}
+    assert len(processes) == 6
+    assert len({about["ray.worker.id"] for about in processes.values()}) == 6
+    assert sorted("ray.actor.id" in about for about in processes.values()) == [False, *[True] * 5]
 
 
 def test_nothing_is_lost_when_actors_are_killed_and_the_driver_ends(tmp_path: Path) -> None:
