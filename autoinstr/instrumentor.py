@@ -204,10 +204,8 @@ def _read_the_environment(settings: Settings) -> tuple[Catalog, bool]:
     maps.add_installed(entry_points)
     maps.add_user(settings.span_maps)
     if not maps.knows(settings.span_groups):
-        from autoinstr.maps import groups
-
-        for name in groups.select(settings.span_groups, maps.table).unknown:
-            note(f"AUTOINSTR_SPAN_GROUPS: {groups.explain_unknown(name, maps.table)}")
+        for text in maps.unknown(settings.span_groups):
+            note(f"AUTOINSTR_SPAN_GROUPS: {text}")
     if settings.strict:
         maps.maps_for()  # read them all now: a mistake stops the process before any training
         if mistakes:

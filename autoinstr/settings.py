@@ -15,6 +15,8 @@ from typing import Literal
 
 _PREFIXES = ("AUTOINSTR_", "NEMO_RL_OTEL_", "NEMO_LENS_")
 _TESTS = "AUTOINSTR_TEST_"
+_RUN_ID_BYTES = 128
+"""What a run's id may be long: it names a folder, and stands in every line of the journal."""
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
 
@@ -57,15 +59,13 @@ class Settings:
             why_disabled=why,
             span_groups=reader.text("SPAN_GROUPS") or "default",
             span_maps=tuple(
-                Path(part).expanduser().absolute()
-                for part in (reader.text("SPAN_MAPS") or "").split(os.pathsep)
-                if part.strip()
+                _absolute(part) for part in (reader.text("SPAN_MAPS") or "").split(os.pathsep) if part.strip()
             ),
             builtin_maps=reader.text("BUILTIN_MAPS") or "all",
             ranks=reader.text("RANKS") or "all",
             run_id=_run_id(reader, env),
             user_id=reader.text("USER_ID"),
-            run_dir=Path(reader.text("RUN_DIR") or "autoinstr-runs").expanduser().absolute(),
+            run_dir=_absolute(reader.text("RUN_DIR") or "autoinstr-runs"),
             journal=mode == "on" or (mode == "auto" and not _exports_traces(env)),
             strict=reader.boolean("STRICT", False),
             capture_content=reader.boolean("CAPTURE_CONTENT", False),
@@ -75,18 +75,40 @@ class Settings:
 
     def hand_down(self) -> None:
         """Put the run id and the journal's folder into `os.environ`, so that every child joins this run."""
-        os.environ.setdefault("AUTOINSTR_RUN_ID", self.run_id)
+        os.environ["AUTOINSTR_RUN_ID"] = self.run_id
         os.environ["AUTOINSTR_RUN_DIR"] = str(self.run_dir)
 
 
 def _run_id(reader: _Reader, env: Mapping[str, str]) -> str:
-    """The run's id: set, else SLURM's job id, else 12 hex digits. It names a folder, so it must be a plain name."""
-    run_id = reader.text("RUN_ID") or env.get("SLURM_JOB_ID", "").strip() or os.urandom(6).hex()
-    if run_id in {".", ".."} or any(c in run_id for c in "/\\\0"):
-        plain = "_" if run_id == "." else "".join("_" if c in "/\\\0" else c for c in run_id).replace("..", "__")
-        reader.mistakes.append(f"AUTOINSTR_RUN_ID={run_id!r} can't name a folder; {plain!r} is used")
-        return plain
-    return run_id
+    """The run's id: set, else SLURM's job id, else made. It names a folder, and is typed after `autoinstr report`."""
+    name, run_id = reader.find("RUN_ID")
+    if run_id is None:
+        name, run_id = "SLURM_JOB_ID", env.get("SLURM_JOB_ID", "").strip()
+    if not run_id:
+        return os.urandom(6).hex()
+    # not printable are control characters, and bytes that are no UTF-8, which no record could hold
+    plain = "".join("_" if c in "/\\" or not c.isprintable() else c for c in run_id)
+    if plain != run_id or plain == "..":
+        plain = plain.replace("..", "__")
+    if plain[0] in ".-~":  # hidden, an option of a command, or somebody's home
+        plain = "_" + plain[1:]
+    if len(plain.encode()) > _RUN_ID_BYTES:
+        import hashlib
+
+        cut = plain.encode()[: _RUN_ID_BYTES - 9].decode(errors="ignore")
+        plain = f"{cut}-{hashlib.sha256(run_id.encode(errors='replace')).hexdigest()[:8]}"
+    if plain != run_id:
+        shown = repr(run_id if len(run_id) <= 80 else run_id[:77] + "...")
+        reader.mistakes.append(f"{name}={shown} can't name a folder and be typed as a word; {plain!r} is used")
+    return plain
+
+
+def _absolute(text: str) -> Path:
+    path = Path(text).expanduser()
+    try:
+        return path.absolute()
+    except OSError:  # the working directory has been deleted
+        return path
 
 
 def _unknown_names(env: Mapping[str, str]) -> list[str]:
@@ -124,7 +146,7 @@ class _Reader:
         self._env = env
         self.mistakes: list[str] = []
 
-    def _find(self, key: str) -> tuple[str, str | None]:
+    def find(self, key: str) -> tuple[str, str | None]:
         for prefix in _PREFIXES:
             value = self._env.get(prefix + key, "").strip()
             if value:
@@ -132,10 +154,10 @@ class _Reader:
         return _PREFIXES[0] + key, None
 
     def text(self, key: str) -> str | None:
-        return self._find(key)[1]
+        return self.find(key)[1]
 
     def boolean(self, key: str, default: bool) -> bool:
-        name, value = self._find(key)
+        name, value = self.find(key)
         if value is None:
             return default
         if value.lower() in _TRUE | _FALSE:
@@ -144,7 +166,7 @@ class _Reader:
         return default
 
     def choice(self, key: str, choices: tuple[str, ...], default: str) -> str:
-        name, value = self._find(key)
+        name, value = self.find(key)
         if value is None:
             return default
         if value.lower() in choices:
@@ -153,7 +175,7 @@ class _Reader:
         return default
 
     def seconds_or_auto(self, key: str) -> float | Literal["auto"] | None:
-        name, value = self._find(key)
+        name, value = self.find(key)
         if value is None or value.lower() in _FALSE:
             return None
         if value.lower() == "auto":

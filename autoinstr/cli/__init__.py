@@ -35,6 +35,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         status: int = args.run(args)
         sys.stdout.flush()
+    except FileNotFoundError:
+        try:
+            os.getcwd()
+        except OSError:
+            print(f"autoinstr {arguments[0]}: the working directory has been deleted; go to another", file=sys.stderr)
+            return 2
+        raise
     except BrokenPipeError:
         _silence_stdout()
         return 0

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autoinstr.maps.catalog import Catalog, layered
-from autoinstr.maps.groups import GroupTable, Selection, explain_unknown, select
+from autoinstr.maps.groups import GroupTable, Selection, explain_unknown, explain_unknown_span, select
 from autoinstr.maps.metric_model import MetricTap, layered_taps
 from autoinstr.maps.model import Mistake, Place, SpanEntry
-from autoinstr.maps.words import did_you_mean
 
 LAYERS = ("built in", "of an installed package", "yours")
 
@@ -91,10 +90,8 @@ def read_active(span_maps: Iterable[Path], builtin_maps: str, span_groups: str) 
 
 
 def _unknown_names(selection: Selection, table: GroupTable, names: set[str]) -> list[str]:
-    """What a selection asks for and nobody has. A run can't tell it of span names: it reads maps as it goes."""
+    """What a selection asks for and nobody has."""
     asked = sorted(selection.spans | selection.without_spans)
     return [f"AUTOINSTR_SPAN_GROUPS: {explain_unknown(name, table)}" for name in selection.unknown] + [
-        f"AUTOINSTR_SPAN_GROUPS: no active map has the span {name!r}{did_you_mean(name, names)}"
-        for name in asked
-        if name not in names
+        f"AUTOINSTR_SPAN_GROUPS: {explain_unknown_span(name, names)}" for name in asked if name not in names
     ]

@@ -50,13 +50,42 @@ class Catalog:
         self._read: dict[Path, SpanMap | None] = {}
 
     def knows(self, spec: str) -> bool:
-        """Whether every word of a group spec is a shipped group or preset, `all`, or a span's name.
+        """Whether every word of a group spec is a shipped group or preset, `all`, or the name of a span.
 
-        Told from the lines of `groups.yaml`, without a YAML parser: where this says no, `table` says why.
+        Told from the lines of `groups.yaml` and of the maps, without a YAML parser: where this says no, `unknown`
+        says why.
         """
         words = {word.strip().lstrip("-").strip() for word in spec.split(",")} - {""}
-        unsure = {word for word in words if "." not in word} - {"all", "default"}
-        return not unsure or unsure <= _group_words()
+        groups = {word for word in words if "." not in word} - {"all", "default"}
+        names = {word for word in words if "." in word}
+        return (not groups or groups <= _group_words()) and all(map(self._is_a_key, names))
+
+    def _is_a_key(self, name: str) -> bool:
+        """Whether a map may have a span of that name."""
+        key = re.compile(rf"^[ \t]+[\"']?{re.escape(name)}[\"']?[ \t]*:", re.MULTILINE)
+        return any(key.search(self._text_of(file.path)) for file in self.files)
+
+    @staticmethod
+    def _text_of(path: Path) -> str:
+        try:
+            return path.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+
+    def unknown(self, spec: str) -> list[str]:
+        """A line for every word of a group spec that nobody has: no group, no preset, no span of any map."""
+        from autoinstr.maps.groups import explain_unknown, explain_unknown_span, select
+
+        if select(spec, self.table).unknown:
+            self.maps_for()  # a group may be a map's own
+        selection = select(spec, self.table)
+        asked = [name for name in sorted(selection.spans | selection.without_spans) if not self._is_a_key(name)]
+        names: set[str] = set()
+        if asked:
+            names = {name for _, m in self.maps_for() for name in (*(s.name for s in m.spans), *m.disabled)}
+        return [explain_unknown(name, self.table) for name in selection.unknown] + [
+            explain_unknown_span(name, names) for name in asked if name not in names
+        ]
 
     @cached_property
     def table(self) -> GroupTable:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from autoinstr.maps.model import Group
-from autoinstr.maps.words import suggest
+from autoinstr.maps.words import did_you_mean, suggest
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,11 @@ def select(spec: str, table: GroupTable) -> Selection:
             continue
         (groups.difference_update if minus else groups.update)(members)
     return Selection(frozenset(groups), frozenset(spans), frozenset(without), tuple(unknown))
+
+
+def explain_unknown_span(name: str, names: Iterable[str]) -> str:
+    """One line for a span name in a spec that no active map has."""
+    return f"no active map has the span {name!r}{did_you_mean(name, names)}; it is left out"
 
 
 def explain_unknown(name: str, table: GroupTable) -> str:

@@ -116,9 +116,10 @@ TABLES: Final = {
 
 IDENTIFIER: Final = r"[A-Za-z_]\w*"
 MODULE: Final = rf"{IDENTIFIER}(?:\.{IDENTIFIER})*"
-NAME: Final = r"[A-Za-z][\w-]*(?:\.[\w-]+)*"
-"""Names of maps and spans."""
-GROUP_NAME: Final = r"[A-Za-z][\w-]*"
+NAME: Final = r"[A-Za-z][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*"
+"""Names of maps and spans. ASCII, as JSON Schema's `\\w` is: an editor and the loader must say the same."""
+NAME_IN_WORDS: Final = "a letter of A-Z or a-z, then letters, digits, _ and -; words joined by dots"
+GROUP_NAME: Final = r"[A-Za-z][A-Za-z0-9_-]*"
 """A dot would make it a span's name in AUTOINSTR_SPAN_GROUPS."""
 TARGET: Final = rf"\s*({MODULE})\s*:\s*({MODULE})\s*(?:\((.*)\))?\s*"
 VERSIONS: Final = (

@@ -257,7 +257,7 @@ class _Reader:
     def name(self, node: Node, what: str) -> str:
         word = self.text(node, what)
         if not _NAME.fullmatch(word):
-            raise self.wrong(node.place, f"{shown(word)} is no name (words joined by dots)")
+            raise self.wrong(node.place, f"{shown(word)} is no name ({keys.NAME_IN_WORDS})")
         return word
 
     def module(self, node: Node, what: str) -> str:
@@ -360,7 +360,10 @@ class _Reader:
 
     def _one_group(self, name: str, key_node: Node, value: Node) -> Group:
         if not _GROUP_NAME.fullmatch(name):
-            raise self.wrong(key_node.place, f"{shown(name)} is no group name (one word, no dots)")
+            raise self.wrong(
+                key_node.place,
+                f"{shown(name)} is no group name (a letter of A-Z or a-z, then letters, digits, _ and -; no dots)",
+            )
         if name == "all" or name in self.table.presets:
             raise self.wrong(key_node.place, f"the group {name!r} has the name of a preset")
         found = self.all_fields(value, keys.GROUP_KEYS, f"the group {name!r}")
@@ -383,7 +386,7 @@ class _Reader:
         name, key_node, value = pair
         with self.consequence(f"the span {shown(name)} is left out"):
             if not _NAME.fullmatch(name):
-                raise self.wrong(key_node.place, f"{shown(name)} is no span name (words joined by dots)")
+                raise self.wrong(key_node.place, f"{shown(name)} is no span name ({keys.NAME_IN_WORDS})")
             if not value.is_sequence:
                 listed = [value]
             else:

@@ -54,8 +54,17 @@ def _each(result: Any, enter: Enter, args: tuple[Any, ...], kwargs: dict[str, An
         return stand_in(_Iterator, result, _Loop(enter_call))
     if hasattr(kind, "__iter__") or hasattr(kind, "__aiter__"):
         name = f"{function.__module__}:{getattr(function, '__qualname__', '')}"
-        say(f"each: {name} returns a {kind.__qualname__}, which is no iterator; name {kind.__qualname__}.__iter__")
+        say(f"each: {name} returns a {kind.__qualname__}, which is no iterator, and has no spans; {_instead(kind)}")
     return result
+
+
+def _instead(kind: type) -> str:
+    """What to name in place of a function that returns such a thing."""
+    for name in ("__iter__", "__aiter__"):
+        for owner in kind.__mro__:
+            if isinstance(vars(owner).get(name), types.FunctionType):
+                return f"name {owner.__module__}:{owner.__qualname__}.{name}"
+    return "name a generator that gives the items, or with 'function' what the loop calls for each"
 
 
 def _named_as(driven: Any, body: Any) -> Any:

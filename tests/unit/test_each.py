@@ -85,6 +85,8 @@ class Loader:
         yield from range(self.n)
 
 def loader(n): return Loader(n)
+
+def listed(n): return list(range(n))
 '''
 BODY = "\nbody: {group: job, function: '{m}:body'}"
 ONE = "item\n  body"
@@ -210,6 +212,16 @@ def test_another_iterator_seems_to_be_what_it_was(module: Any) -> None:
     assert spans.tree() == "item\nitem\nitem"
 
 
+def test_a_list_goes_through_and_what_to_name_instead_is_said(module: Any, capsys: Any) -> None:
+    with _recording(module, "listed") as spans:
+        assert module.listed(2) == [0, 1]
+    assert spans.tree() == ""
+    assert capsys.readouterr().err.splitlines() == [
+        f"autoinstr: each: {module.__name__}:listed returns a list, which is no iterator, and has no spans; "
+        "name a generator that gives the items, or with 'function' what the loop calls for each"
+    ]
+
+
 def test_an_iterable_goes_through_and_its_iter_is_the_target(module: Any, capsys: Any) -> None:
     with _recording(module, "loader") as spans:
         loader = module.loader(2)
@@ -218,7 +230,10 @@ def test_an_iterable_goes_through_and_its_iter_is_the_target(module: Any, capsys
         assert type(module.loader(1)) is module.Loader
     assert spans.tree() == ""
     said = capsys.readouterr().err
-    assert said.count("returns a Loader, which is no iterator; name Loader.__iter__") == 1
+    assert (
+        said.count(f"returns a Loader, which is no iterator, and has no spans; name {module.__name__}:Loader.__iter__")
+        == 1
+    )
 
     with _recording(module, "Loader.__iter__", ", attributes: {n: self.n}") as spans:
         loader = module.loader(2)

@@ -9,6 +9,7 @@ import pytest
 
 from autoinstr.maps import loader
 from autoinstr.maps.catalog import Catalog, builtin_folder, yaml_files
+from autoinstr.maps.keys import NAME_IN_WORDS
 from autoinstr.maps.model import Mistake
 
 HEAD = "map: m\npackage: p\nspans:\n"
@@ -88,7 +89,7 @@ WHOLE = {
         "known: map, package, algorithm, service, resource, about, inside, groups, spans, metrics",
     ),
     "map number": ("map: 1\npackage: p\n", "1:6: map must be a text, not a number; put it in quotes"),
-    "map name": ("map: my map\npackage: p\n", "1:6: 'my map' is no name (words joined by dots)"),
+    "map name": ("map: my map\npackage: p\n", f"1:6: 'my map' is no name ({NAME_IN_WORDS})"),
     "package": ("map: m\npackage: my-pkg/x\n", "2:10: package: 'my-pkg/x' is no module; write package.module"),
     "map twice": ("map: m\npackage: p\nmap: n\n", "3:1: the key 'map' stands twice in a map, first in line 1"),
     "spans list": ("map: m\npackage: p\nspans: []\n", "3:8: spans must be a mapping of keys, not a list"),
@@ -314,10 +315,12 @@ def test_a_mistake_in_a_value_path(case: str) -> None:
 @pytest.mark.parametrize(
     ("key", "told"),
     [
-        ("s p", "4:3: 's p' is no span name (words joined by dots); the span 's p' is left out"),
-        ("1", "4:3: '1' is no span name (words joined by dots); the span '1' is left out"),
-        ("a..b", "4:3: 'a..b' is no span name (words joined by dots); the span 'a..b' is left out"),
-        ("''", "4:3: '' is no span name (words joined by dots); the span '' is left out"),
+        ("s p", f"4:3: 's p' is no span name ({NAME_IN_WORDS}); the span 's p' is left out"),
+        ("1", f"4:3: '1' is no span name ({NAME_IN_WORDS}); the span '1' is left out"),
+        ("a..b", f"4:3: 'a..b' is no span name ({NAME_IN_WORDS}); the span 'a..b' is left out"),
+        ("''", f"4:3: '' is no span name ({NAME_IN_WORDS}); the span '' is left out"),
+        ("größe", f"4:3: 'größe' is no span name ({NAME_IN_WORDS}); the span 'größe' is left out"),
+        ("rl.größe", f"4:3: 'rl.größe' is no span name ({NAME_IN_WORDS}); the span 'rl.größe' is left out"),
         ("[1]", "4:3: a key must be a text, not a list; this one is left out"),
         ("{a: b}", "4:3: a key must be a text, not a mapping; this one is left out"),
         ("good", "5:3: the key 'good' stands twice in spans, first in line 4; this one is left out"),
@@ -388,8 +391,8 @@ def test_a_mistake_in_a_group_takes_its_spans_along(groups: str, told: str) -> N
     [
         ("all", "the group 'all' has the name of a preset"),
         ("default", "the group 'default' has the name of a preset"),
-        ("a.b", "'a.b' is no group name (one word, no dots)"),
-        ("-a", "'-a' is no group name (one word, no dots)"),
+        ("a.b", "'a.b' is no group name (a letter of A-Z or a-z, then letters, digits, _ and -; no dots)"),
+        ("-a", "'-a' is no group name (a letter of A-Z or a-z, then letters, digits, _ and -; no dots)"),
     ],
 )
 def test_a_group_that_could_not_be_selected_is_a_mistake(name: str, told: str) -> None:

@@ -104,6 +104,12 @@ WRONG_SETTINGS = {
     "AUTOINSTR_BUILTIN_MAPS=nemo_lr": (
         "AUTOINSTR_BUILTIN_MAPS: there is no built-in map 'nemo_lr', did you mean 'nemo_rl'?; it is left out"
     ),
+    "AUTOINSTR_SPAN_GROUPS=per_step,rl.grpo.stpe": (
+        "AUTOINSTR_SPAN_GROUPS: no active map has the span 'rl.grpo.stpe', did you mean 'rl.grpo.step'?; it is left out"
+    ),
+    "AUTOINSTR_RANKS=frist": (
+        "AUTOINSTR_RANKS='frist' is none of all, first, last, first_per_node, 0,8,16 or sample:0.1; all is used"
+    ),
     "AUTOINSTR_JOURNAL=yes": "AUTOINSTR_JOURNAL='yes' is none of auto, on, off; auto is used",
 }
 
@@ -116,6 +122,26 @@ def test_a_wrong_setting(tmp_path: Path, setting: str, strict: bool) -> None:
     process = run("main.py", cwd=tmp_path, **{name: value}, **({"AUTOINSTR_STRICT": "1"} if strict else {}))
     assert our_lines(process) == [f"autoinstr: {WRONG_SETTINGS[setting]}", *([STOPPED] if strict else [])]
     assert (process.returncode, process.stdout) == ((2, "") if strict else (0, "user code runs\n"))
+
+
+def test_names_of_spans_that_some_map_has_are_good(tmp_path: Path) -> None:
+    """A shipped map's that is not read yet, one of several entries, and those of the user's maps."""
+    (tmp_path / "quoted.yaml").write_text(
+        'map: quoted\npackage: my_pkg\nspans:\n  "my.quoted" : {group: step, function: my_pkg.loop:good}\n'
+    )
+    names = "rl.grpo.step,-rl.vllm.generate,my.good,my.quoted,-my.other"
+    process = go(tmp_path, GOOD.replace("map: good", "map: bad").replace("my.good", "my.other"))
+    assert our_lines(process) == []
+    process = run(
+        "main.py",
+        cwd=tmp_path,
+        AUTOINSTR_SPAN_MAPS="bad.yaml:good.yaml:quoted.yaml",
+        AUTOINSTR_SPAN_GROUPS=names,
+        AUTOINSTR_STRICT="1",
+        AUTOINSTR_RUN_DIR="second",
+        PYTHONPATH=".",
+    )
+    assert (process.returncode, our_lines(process)) == (0, [])
 
 
 def test_strict_with_good_maps_is_silent(tmp_path: Path) -> None:

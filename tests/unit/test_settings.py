@@ -130,15 +130,51 @@ def test_a_run_id_is_made_once() -> None:
 
 @pytest.mark.parametrize(
     ("run_id", "used"),
-    [("a/b", "a_b"), ("../../etc", "______etc"), ("a\\b", "a_b"), ("..", "__"), (".", "_")],
+    [
+        ("a/b", "a_b"),
+        ("../../etc", "______etc"),
+        ("../x", "___x"),
+        ("a\\b", "a_b"),
+        ("..", "__"),
+        (".", "_"),
+        (".hidden", "_hidden"),
+        ("-x", "_x"),
+        ("~root", "_root"),
+        ("a\nb", "a_b"),
+        ("a\x1b[31m", "a_[31m"),
+        ("a\udcff", "a_"),
+    ],
 )
-def test_a_run_id_names_a_folder(run_id: str, used: str) -> None:
+def test_a_run_id_names_a_folder_and_can_be_typed(run_id: str, used: str) -> None:
     settings = read(AUTOINSTR_RUN_ID=run_id)
     assert settings.run_id == used
-    assert settings.mistakes == (f"AUTOINSTR_RUN_ID={run_id!r} can't name a folder; {used!r} is used",)
+    assert settings.mistakes == (
+        f"AUTOINSTR_RUN_ID={run_id!r} can't name a folder and be typed as a word; {used!r} is used",
+    )
 
 
-@pytest.mark.parametrize("run_id", ["a.b", "a..b", "run 1", "größe", "-x", "2026-11-30T10:00"])
+def test_a_run_id_that_is_too_long_is_cut_and_stays_its_own() -> None:
+    one, other = read(AUTOINSTR_RUN_ID="ä" * 1000 + "1"), read(AUTOINSTR_RUN_ID="ä" * 1000 + "2")
+    assert one.run_id != other.run_id
+    assert one.run_id.startswith("ä" * 50)
+    assert len(one.run_id.encode()) <= 128
+    assert len(one.mistakes[0]) < 250
+
+
+def test_a_wrong_run_id_is_told_by_the_name_it_came_with() -> None:
+    assert read(NEMO_LENS_RUN_ID="a/b").mistakes[0].startswith("NEMO_LENS_RUN_ID='a/b'")
+    assert read(SLURM_JOB_ID="a/b").mistakes[0].startswith("SLURM_JOB_ID='a/b'")
+
+
+def test_children_of_a_run_with_a_wrong_id_are_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOINSTR_RUN_ID", "a/b")
+    monkeypatch.setenv("AUTOINSTR_RUN_DIR", "runs")
+    Settings.from_environ().hand_down()
+    inherited = Settings.from_environ()
+    assert (inherited.run_id, inherited.mistakes) == ("a_b", ())
+
+
+@pytest.mark.parametrize("run_id", ["a.b", "a..b", "run 1", "größe", "x-", "2026-11-30T10:00"])
 def test_what_can_name_a_folder_stays(run_id: str) -> None:
     settings = read(AUTOINSTR_RUN_ID=run_id)
     assert (settings.run_id, settings.mistakes) == (run_id, ())

@@ -149,7 +149,8 @@ def test_the_environments_groups(spans: Any, monkeypatch: pytest.MonkeyPatch) ->
     }
     assert err.splitlines() == [
         "autoinstr spans: AUTOINSTR_SPAN_GROUPS: unknown span group 'tunign', did you mean 'tuning'?; it is left out",
-        "autoinstr spans: AUTOINSTR_SPAN_GROUPS: no active map has the span 'my.jbo', did you mean 'my.job'?",
+        "autoinstr spans: AUTOINSTR_SPAN_GROUPS: no active map has the span 'my.jbo', did you mean 'my.job'?; "
+        "it is left out",
     ]
 
 
