@@ -6,7 +6,9 @@ Two carriers, for Ray has no place for headers while its own tracing is off:
   arrival. The headers go in it.
 - Generators and tasks do not have it. There the headers go behind the comma in the metadata of the call's first
   argument name: a call travels as a flat list of names and values, each with metadata of which Ray reads the part
-  before the first comma. A call without arguments has no names, and its spans no parent.
+  before the first comma. A call without arguments has no names, and its spans no parent: what else travels with a
+  call is the user's to see (its name), decides in which worker it runs (its environment), or is read by no worker
+  (its labels); and an argument of our own would be the function's own in a worker without us.
 
 Either way the user's function sees nothing, and a worker without us ignores them. Where Ray's own tracing is on,
 nothing is added: its own headers are read, and left in place for its own spans.

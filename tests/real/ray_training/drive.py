@@ -33,7 +33,7 @@ def ends():
 def kinds():
     from toyrl import kinds as k
     from toyrl.generation import GenerationWorker
-    from toyrl.loop import phase
+    from toyrl.loop import job, phase
 
     flags = tempfile.mkdtemp()
     generation = GenerationWorker.remote()
@@ -65,6 +65,9 @@ def kinds():
         "arguments": phase("arguments", lambda: ray.get(streaming.seen.remote(1, a=2))),
         "no arguments": phase("no arguments", lambda: ray.get(streaming.seen.remote())),
     }
+    background = k.Background.remote(threaded)
+    job(lambda: ray.get(background.start.remote(["a", "bc"])))
+    found["bare threads"] = ray.get(background.join.remote())
     restarting = phase("restarting init", lambda: k.Restarting.remote())
     found["restarted"] = phase("restarted", lambda: ray.get(restarting.work.remote("abc", f"{flags}/actor")))
     try:

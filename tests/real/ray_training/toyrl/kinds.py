@@ -1,6 +1,8 @@
 """Every kind of call that Ray has, each with a function inside that the map names."""
 
+import asyncio
 import os
+import threading
 import time
 
 import ray
@@ -73,6 +75,29 @@ class Streaming:
     @staticmethod
     def fixed(text):
         return score(text)
+
+
+@ray.remote
+class Background:
+    """Collects as NeMo RL's collector does: a bare thread for each batch, with an event loop of its own."""
+
+    def __init__(self, scorer):
+        self.scorer = scorer
+        self.threads = []
+
+    def start(self, texts):
+        self.threads = [threading.Thread(target=lambda t=t: asyncio.run(self.batch(t))) for t in texts]
+        for thread in self.threads:
+            thread.start()
+
+    async def batch(self, text):
+        await asyncio.sleep(0)
+        return score(text) + await self.scorer.work.remote(text, seconds=0)
+
+    def join(self):
+        for thread in self.threads:
+            thread.join()
+        return len(self.threads)
 
 
 @ray.remote(max_restarts=1, max_task_retries=1)
