@@ -35,6 +35,13 @@ class AutoinstrDistro(BaseDistro):  # type: ignore[misc,unused-ignore]
         switch.set_default_exporter()
         os.environ.setdefault("OTEL_BSP_MAX_QUEUE_SIZE", str(QUEUE_SIZE))
         os.environ.setdefault("OTEL_BSP_SCHEDULE_DELAY", str(SEND_EVERY_MILLISECONDS))
+        if settings.logs:
+            if any(os.environ.get(f"OTEL_EXPORTER_OTLP_{signal}ENDPOINT") for signal in ("", "LOGS_")):
+                os.environ.setdefault("OTEL_LOGS_EXPORTER", "otlp")
+            os.environ.setdefault("OTEL_BLRP_MAX_QUEUE_SIZE", str(QUEUE_SIZE))
+            os.environ.setdefault("OTEL_BLRP_SCHEDULE_DELAY", str(SEND_EVERY_MILLISECONDS))
+            # of `opentelemetry-instrumentation-logging`, which would put a handler on the root logger
+            os.environ.setdefault("OTEL_PYTHON_LOG_AUTO_INSTRUMENTATION", "false")
 
 
 class AutoinstrConfigurator(_OTelSDKConfigurator):
@@ -54,6 +61,8 @@ class AutoinstrConfigurator(_OTelSDKConfigurator):
         }
         if not os.environ.get(OTEL_PYTHON_ID_GENERATOR):
             kwargs["id_generator"] = RunIdGenerator(settings.run_id)
+        if settings.logs:
+            kwargs["setup_logging_handler"] = False  # `logs.bridge` puts none on the root logger
 
         def configure() -> None:
             super(AutoinstrConfigurator, self)._configure(**kwargs)  # type: ignore[no-untyped-call]

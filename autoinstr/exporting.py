@@ -18,11 +18,10 @@ import socket
 import sys
 import threading
 import types
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from autoinstr import resource
@@ -32,19 +31,25 @@ EXIT_SECONDS = 5.0
 """How long the end of the process may wait for a collector that answers."""
 _PROBE_SECONDS = 0.5
 
-_EXPORTER_LOGGERS = (
-    "opentelemetry.exporter.otlp.proto.grpc.exporter",
-    "opentelemetry.exporter.otlp.proto.grpc.trace_exporter",
-    "opentelemetry.exporter.otlp.proto.http.trace_exporter",
-    "opentelemetry.exporter.http.transport",
-    "opentelemetry.sdk._shared_internal",
-)
-
 
 class GuardedExporter(SpanExporter):
     """`exporter`, counted and bounded. `endpoint` is only read to name it and to see whether anybody is there."""
 
-    def __init__(self, exporter: SpanExporter) -> None:
+    what = "spans"
+    """What is sent, in words: another kind of exporter has a class below this one."""
+    queue_variable = "OTEL_BSP_MAX_QUEUE_SIZE"
+    once = "export"
+    """The key under which it is said that nothing arrives."""
+    loggers: tuple[str, ...] = (
+        "opentelemetry.exporter.otlp.proto.grpc.exporter",
+        "opentelemetry.exporter.otlp.proto.grpc.trace_exporter",
+        "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+        "opentelemetry.exporter.http.transport",
+        "opentelemetry.sdk._shared_internal",
+    )
+    """Who is quiet from now on."""
+
+    def __init__(self, exporter: Any) -> None:
         self.warn_of_loss = False
         self.endpoint = str(getattr(exporter, "_endpoint", "") or type(exporter).__name__)
         self.on_delivery: Callable[[str, Sequence[int], bool], None] | None = None
@@ -61,7 +66,7 @@ class GuardedExporter(SpanExporter):
         self._closing = False
         self._down = False
         self._inherited = False
-        quieten(_EXPORTER_LOGGERS)
+        quieten(self.loggers)
         os.register_at_fork(after_in_child=self._in_child)
 
     def _in_child(self) -> None:
@@ -70,35 +75,43 @@ class GuardedExporter(SpanExporter):
         self._closing = self._down = self._exporting = False
         self._inherited = True
 
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+    def identify(self, items: Sequence[Any]) -> list[int]:
+        """What tells an item from all others of this process."""
+        return [span.context.span_id for span in items if span.context]
+
+    def complete(self, items: Sequence[Any]) -> None:
+        """Add to the items what has been learned since they were made."""
+        for span in items:
+            resource.complete(span)
+
+    def export(self, spans: Sequence[Any]) -> Any:
         if self._closing and self._down:
             self._account(spans, taken=False)
             return SpanExportResult.FAILURE
         if self._inherited:
             self._inherited = False
             renew_connections(self._exporter)
-        for span in spans:
-            resource.complete(span)
+        self.complete(spans)
         self._exporting = True
         try:
             result = self._exporter.export(spans)
         except Exception as error:
             result = SpanExportResult.FAILURE
-            say(f"spans could not be sent to {self.endpoint}: {type(error).__name__}: {error}", once="export")
+            say(f"{self.what} could not be sent to {self.endpoint}: {type(error).__name__}: {error}", once=self.once)
         finally:
             self._exporting = False
-        taken = result is SpanExportResult.SUCCESS
+        taken = result.name == SpanExportResult.SUCCESS.name  # each signal has an enumeration of its own
         self._down = not taken
         if not taken:
-            say(f"spans could not be sent to {self.endpoint}; training goes on", once="export")
+            say(f"{self.what} could not be sent to {self.endpoint}; training goes on", once=self.once)
         self._account(spans, taken)
         return result
 
-    def _account(self, spans: Sequence[ReadableSpan], taken: bool) -> None:
+    def _account(self, spans: Sequence[Any], taken: bool) -> None:
         if not taken:
             self.lost += len(spans)
         if self.on_delivery is not None:
-            self.on_delivery(self.endpoint, [span.context.span_id for span in spans if span.context], taken)
+            self.on_delivery(self.endpoint, self.identify(spans), taken)
 
     def count_dropped(self, count: int, queue_size: int) -> None:
         """The processor in front has dropped the oldest spans of its queue."""
@@ -106,9 +119,9 @@ class GuardedExporter(SpanExporter):
             self.dropped += count
         keeps = "" if self.warn_of_loss else "; the journal keeps them"
         say(
-            f"spans end faster than {self.endpoint} takes them: the queue of {queue_size} is full and the oldest are "
-            f"dropped{keeps} (OTEL_BSP_MAX_QUEUE_SIZE)",
-            once="queue full",
+            f"{self.what} come faster than {self.endpoint} takes them: the queue of {queue_size} is full and "
+            f"the oldest are dropped{keeps} ({self.queue_variable})",
+            once=f"queue of {self.what} full",
         )
 
     def see_who_is_there(self) -> None:
@@ -120,8 +133,8 @@ class GuardedExporter(SpanExporter):
             return
         self._down = True
         say(
-            f"spans could not be sent to {self.endpoint}: nobody answers there",
-            once="export",
+            f"{self.what} could not be sent to {self.endpoint}: nobody answers there",
+            once=self.once,
         )
         if not self._inherited:
             self._exporter.shutdown()  # also ends a retry that is waiting right now
@@ -139,12 +152,12 @@ class GuardedExporter(SpanExporter):
             return
         dropped = f" ({self.dropped} of them dropped by the full queue)" if self.dropped else ""
         say(
-            f"{lost} spans were not sent to {self.endpoint}{dropped}; AUTOINSTR_JOURNAL=on keeps them on disk",
-            once="lost",
+            f"{lost} {self.what} were not sent to {self.endpoint}{dropped}; AUTOINSTR_JOURNAL=on keeps them on disk",
+            once=f"lost {self.what}",
         )
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:
-        return self._exporter.force_flush(timeout_millis)
+        return bool(self._exporter.force_flush(timeout_millis))
 
 
 class _CountedDrops:
@@ -162,6 +175,11 @@ class _CountedDrops:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._metrics, name)
+
+
+def address(endpoint: str) -> str:
+    """Host and port of an endpoint."""
+    return endpoint.partition("//")[2].partition("/")[0] or endpoint
 
 
 _abandoned: list[Any] = []
@@ -362,13 +380,21 @@ def _other_providers() -> list[Any]:
 
 def guard(provider: Any) -> list[GuardedExporter]:
     """Wrap the exporter of every batch processor of `provider`; what has another shape stays as it is."""
-    guards: list[GuardedExporter] = []
     processors = getattr(getattr(provider, "_active_span_processor", None), "_span_processors", ())
+    return guard_batch(processors, GuardedExporter)
+
+
+Guard = TypeVar("Guard", bound=GuardedExporter)
+
+
+def guard_batch(processors: Iterable[Any], make: Callable[[Any], Guard]) -> list[Guard]:
+    """The same for the processors of any signal; `make` is the kind of guard."""
+    guards: list[Guard] = []
     for processor in processors:
         batch = getattr(processor, "_batch_processor", None)
         exporter = getattr(batch, "_exporter", None)
-        if batch is not None and isinstance(exporter, SpanExporter) and not isinstance(exporter, GuardedExporter):
-            guarded = GuardedExporter(exporter)
+        if batch is not None and hasattr(exporter, "export") and not isinstance(exporter, GuardedExporter):
+            guarded = make(exporter)
             batch._exporter = guarded
             queue = getattr(batch, "_queue", None)
             if queue is not None:

@@ -1,8 +1,9 @@
 """The hang watch: what every thread was doing when a step had been open for too long.
 
 A step that is open for longer than `AUTOINSTR_HANG_AFTER` has the Python stacks of its process written into the
-journal, once, as the event `autoinstr.hang`. Nothing is stopped, sent or said. Stacks are read from a thread, so a
-main thread that hangs in a library without holding the GIL (a collective, a queue) is seen; one that holds it is not.
+journal, once, as the event `autoinstr.hang`; where logs are on it is a log record, and goes wherever they go. Nothing
+is stopped or said. Stacks are read from a thread, so a main thread that hangs in a library without holding the GIL (a
+collective, a queue) is seen; one that holds it is not.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ import threading
 import time
 from collections import deque
 from types import FrameType
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 
-from autoinstr.journal.writer import JournalProcessor
 from autoinstr.spans import GROUP_ATTRIBUTE
+
+if TYPE_CHECKING:
+    from autoinstr.journal.writer import JournalProcessor
+    from autoinstr.logs.events import LogEvents
 
 STEP_GROUP = "step"
 AUTO_FACTOR = 10
@@ -42,8 +46,8 @@ class _Open(NamedTuple):
 class HangWatch(SpanProcessor):
     """Watches the spans of group `step`. Its thread runs from the first such span on."""
 
-    def __init__(self, journal: JournalProcessor, after: float | Literal["auto"]) -> None:
-        self._journal = journal
+    def __init__(self, events: JournalProcessor | LogEvents, after: float | Literal["auto"]) -> None:
+        self._events = events
         self._after = after
         self._reset()
         os.register_at_fork(after_in_child=self._reset)
@@ -95,7 +99,7 @@ class HangWatch(SpanProcessor):
             if span_id in told or open_for <= self.limit(opened.name):
                 continue
             told.add(span_id)
-            self._journal.event(
+            self._events.event(
                 "autoinstr.hang",
                 {
                     "autoinstr.span.name": opened.name,

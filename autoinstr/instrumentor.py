@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # a process that has nothing to patch should not notice us: t
     from autoinstr.bridges import processes
     from autoinstr.bridges.ray import RayBridge
     from autoinstr.exporting import GuardedExporter
+    from autoinstr.logs.active import ActiveLogs
     from autoinstr.maps.catalog import Catalog
     from autoinstr.maps.model import Mistake
     from autoinstr.patch.importing import PackageWatch
@@ -38,6 +39,7 @@ class AutoinstrInstrumentor(BaseInstrumentor):  # type: ignore[misc,unused-ignor
     _ray: RayBridge | None = None
     _forget_ray: Callable[[], None] | None = None
     _processes: processes.Bridge | None = None
+    _logs: ActiveLogs | None = None
     _termination: Termination | None = None
     _prepared: tuple[Any, tuple[list[GuardedExporter], Any]] | None = None
 
@@ -61,6 +63,8 @@ class AutoinstrInstrumentor(BaseInstrumentor):  # type: ignore[misc,unused-ignor
         for part in (self._ray, self._processes, self._termination):
             if part is not None:
                 part.remove()
+        if self._logs is not None:
+            self._logs.stop()
         if self._forget_ray is not None:
             self._forget_ray()
         if self._watch is not None:
@@ -86,6 +90,8 @@ class AutoinstrInstrumentor(BaseInstrumentor):  # type: ignore[misc,unused-ignor
         if self._prepared is None or self._prepared[0] is not provider:  # not again after `uninstrument()`
             self._prepared = provider, self._prepare(provider, settings)
         guards, journal = self._prepared[1]
+        if self._logs is not None:
+            self._logs.start()
 
         def activation() -> Activation:
             if self._activation is None:
@@ -142,12 +148,18 @@ class AutoinstrInstrumentor(BaseInstrumentor):  # type: ignore[misc,unused-ignor
             if journal is not None:
                 exporter.on_delivery = journal.delivered
                 journal.endpoints.append(exporter.endpoint)
+        log_guards: list[GuardedExporter] = []
+        if settings.logs:
+            from autoinstr.logs.active import ActiveLogs
+
+            self._logs = ActiveLogs(journal, guards)
+            log_guards += self._logs.guards
         if settings.hang_after is not None:
-            _watch_for_hangs(provider, journal, settings.hang_after)
+            _watch_for_hangs(provider, journal, self._logs, settings.hang_after)
 
         def send_all() -> None:
             metrics = self._activation.metrics if self._activation is not None else None
-            everything = [*guards, *(metrics.guards if metrics is not None else ())]
+            everything = [*guards, *log_guards, *(metrics.guards if metrics is not None else ())]
             if everything:
                 from autoinstr import exporting
 
@@ -169,7 +181,7 @@ class AutoinstrInstrumentor(BaseInstrumentor):  # type: ignore[misc,unused-ignor
         processes.adopt_parent(os.environ, trace_id)
         self._processes = processes.Bridge(provider, trace_id, end_child)
         self._processes.install()
-        if guards:
+        if guards or log_guards:
             from autoinstr.exporting import EXIT_SECONDS
             from autoinstr.termination import Termination
 
@@ -238,13 +250,18 @@ def _mend_ids(provider: Any, settings: Settings) -> None:
                 tracer.id_generator = generator
 
 
-def _watch_for_hangs(provider: Any, journal: Any, after: float | Literal["auto"]) -> None:
-    if journal is None:
+def _watch_for_hangs(provider: Any, journal: Any, logs: ActiveLogs | None, after: float | Literal["auto"]) -> None:
+    events = journal
+    if logs is not None and logs.provider is not None:
+        from autoinstr.logs.events import LogEvents
+
+        events = LogEvents(logs.provider)  # into the journal too, where it is on
+    if events is None:
         say("AUTOINSTR_HANG_AFTER writes into the journal, which is off; AUTOINSTR_JOURNAL=on turns it on")
         return
     from autoinstr.hang import HangWatch
 
-    provider.add_span_processor(HangWatch(journal, after))
+    provider.add_span_processor(HangWatch(events, after))
 
 
 def _stop() -> NoReturn:

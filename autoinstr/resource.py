@@ -139,7 +139,7 @@ def learn(found: Mapping[str, Any], provider: Any = None, *, of_the_run: bool = 
         _earlier.append(current)
         _completions.clear()
         _newest = merged
-        _spread(merged, provider)
+        spread(merged, provider)
     except Exception as error:
         say(f"the resource lacks {', '.join(found)}: {type(error).__name__}: {error}", once="learn")
 
@@ -184,7 +184,8 @@ def _said_by_the_user() -> set[str]:
     return {pair.partition("=")[0].strip() for pair in pairs if "=" in pair}
 
 
-def _spread(resource: Any, provider: Any) -> None:
+def spread(resource: Any, provider: Any) -> None:
+    """Make it the resource of `provider` and its tracers, and a part of those of the SDK's other providers."""
     provider._resource = resource
     for tracer in list(getattr(provider, "_tracers", {}).values()):
         if hasattr(tracer, "resource"):

@@ -20,6 +20,8 @@ _RUN_ID_BYTES = 128
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
 
+LOGS_SWITCH = "OTEL_PYTHON_LOGGING_AUTO_INSTRUMENTATION_ENABLED"
+"""OpenTelemetry's own variable for its bridge from `logging`."""
 JOURNAL_MODES = ("auto", "on", "off")
 
 
@@ -41,6 +43,8 @@ class Settings:
     capture_content: bool
     hang_after: float | Literal["auto"] | None
     """Seconds after which an open step has its stacks written into the journal; None: nobody watches."""
+    logs: bool
+    """Whether Python's log records go where OpenTelemetry's logs go, and into the journal."""
     mistakes: tuple[str, ...]
 
     @classmethod
@@ -70,6 +74,7 @@ class Settings:
             strict=reader.boolean("STRICT", False),
             capture_content=reader.boolean("CAPTURE_CONTENT", False),
             hang_after=reader.seconds_or_auto("HANG_AFTER"),
+            logs=_wants_logs(reader, env),
             mistakes=(*reader.mistakes, *_unknown_names(env)),
         )
 
@@ -126,6 +131,16 @@ def _unknown_names(env: Mapping[str, str]) -> list[str]:
     return [
         f"there is no variable {name}{did_you_mean(name.removeprefix(ours), keys)}; it is ignored" for name in unknown
     ]
+
+
+def _wants_logs(reader: _Reader, env: Mapping[str, str]) -> bool:
+    """Off by default: where ours says nothing, OpenTelemetry's own switch counts, and then an exporter of logs."""
+    theirs = env.get(LOGS_SWITCH, "").strip().lower()
+    if theirs in _TRUE | _FALSE:
+        default = theirs in _TRUE
+    else:
+        default = env.get("OTEL_LOGS_EXPORTER", "").strip().lower() not in ("", "none")
+    return reader.boolean("LOGS_ENABLED", default)
 
 
 def _exports_traces(env: Mapping[str, str]) -> bool:

@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import grpc
+from opentelemetry.proto.collector.logs.v1 import logs_service_pb2, logs_service_pb2_grpc
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2, metrics_service_pb2_grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
@@ -16,13 +17,14 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_serv
 class Receiver:
     """`with Receiver() as r:` then send to `r.grpc_endpoint` or `r.http_endpoint`.
 
-    `r.spans()` and `r.metrics()` are what came.
+    `r.spans()`, `r.metrics()` and `r.logs()` are what came.
     """
 
     def __init__(self, grpc_port: int = 0) -> None:
         self._grpc_port = grpc_port
         self.requests: list[Any] = []
         self.metric_requests: list[Any] = []
+        self.log_requests: list[Any] = []
         self._lock = threading.Lock()
 
     def __enter__(self) -> Receiver:
@@ -38,6 +40,11 @@ class Receiver:
                 receiver._keep_metrics(request)
                 return metrics_service_pb2.ExportMetricsServiceResponse()
 
+        class LogsService(logs_service_pb2_grpc.LogsServiceServicer):
+            def Export(self, request: Any, context: Any) -> Any:
+                receiver._keep_logs(request)
+                return logs_service_pb2.ExportLogsServiceResponse()
+
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -45,6 +52,8 @@ class Receiver:
                     body = gzip.decompress(body)
                 if self.path.endswith("/v1/metrics"):
                     receiver._keep_metrics(metrics_service_pb2.ExportMetricsServiceRequest.FromString(body))
+                elif self.path.endswith("/v1/logs"):
+                    receiver._keep_logs(logs_service_pb2.ExportLogsServiceRequest.FromString(body))
                 else:
                     receiver._keep(trace_service_pb2.ExportTraceServiceRequest.FromString(body))
                 self.send_response(200)
@@ -57,6 +66,7 @@ class Receiver:
         self._grpc = grpc.server(futures.ThreadPoolExecutor(4))
         trace_service_pb2_grpc.add_TraceServiceServicer_to_server(Service(), self._grpc)
         metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(MetricsService(), self._grpc)
+        logs_service_pb2_grpc.add_LogsServiceServicer_to_server(LogsService(), self._grpc)
         port = self._grpc.add_insecure_port(f"127.0.0.1:{self._grpc_port}")
         self._grpc.start()
         self.grpc_endpoint = f"http://127.0.0.1:{port}"
@@ -77,6 +87,27 @@ class Receiver:
     def _keep_metrics(self, request: Any) -> None:
         with self._lock:
             self.metric_requests.append(request)
+
+    def _keep_logs(self, request: Any) -> None:
+        with self._lock:
+            self.log_requests.append(request)
+
+    def logs(self) -> list[tuple[str, Any]]:
+        """The scope's name, which is the logger's, and the record."""
+        return [
+            (scope.scope.name, record)
+            for request in self.log_requests
+            for resource in request.resource_logs
+            for scope in resource.scope_logs
+            for record in scope.log_records
+        ]
+
+    def log_resources(self) -> list[dict[str, Any]]:
+        return [
+            {a.key: getattr(a.value, a.value.WhichOneof("value")) for a in resource.resource.attributes}
+            for request in self.log_requests
+            for resource in request.resource_logs
+        ]
 
     def metrics(self) -> dict[str, Any]:
         """The last that came of each series, by name."""

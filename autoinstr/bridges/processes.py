@@ -219,10 +219,7 @@ def _describe_child(provider: Any) -> None:
     inherited = getattr(provider, "_resource", None)
     if not isinstance(inherited, Resource) or "process.pid" not in inherited.attributes:
         return
-    provider._resource = own = inherited.merge(Resource({"process.pid": os.getpid()}))
-    for tracer in list(getattr(provider, "_tracers", {}).values()):
-        if hasattr(tracer, "resource"):
-            tracer.resource = own
+    resource.spread(inherited.merge(Resource({"process.pid": os.getpid()})), provider)
 
 
 def _with_parent(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

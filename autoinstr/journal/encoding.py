@@ -1,4 +1,4 @@
-"""OTLP JSON, written by hand for speed: one finished span, or one event, as one line.
+"""OTLP JSON, written by hand for speed: one finished span, one log record, or one event, as one line.
 
 Follows the OTLP/JSON mapping (opentelemetry-proto, `docs/specification.md`, JSON Protobuf Encoding): ids in
 hex, 64-bit integers as strings, camelCase names. The Collector's `otlpjsonfile` receiver reads each line.
@@ -107,6 +107,34 @@ def span_line(resource_json: str, scope_json: str, span_json: str) -> str:
     return (
         f'{{"resourceSpans":[{{"resource":{resource_json},"scopeSpans":[{{"scope":{scope_json}'
         f',"spans":[{span_json}]}}]}}]}}\n'
+    )
+
+
+def log(item: Any) -> str:
+    """One SDK `ReadWriteLogRecord`."""
+    record = item.log_record
+    parts = [f'{{"timeUnixNano":"{record.timestamp or 0}","observedTimeUnixNano":"{record.observed_timestamp or 0}"']
+    if record.severity_number is not None:
+        parts.append(f',"severityNumber":{record.severity_number.value}')
+    if record.severity_text:
+        parts.append(f',"severityText":{text(record.severity_text)}')
+    if record.event_name:
+        parts.append(f',"eventName":{text(record.event_name)}')
+    parts.append(f',"body":{value(record.body)},"attributes":{attributes(record.attributes)}')
+    if item.dropped_attributes:
+        parts.append(f',"droppedAttributesCount":{item.dropped_attributes}')
+    if record.trace_id:
+        parts.append(f',"traceId":"{record.trace_id:032x}"')
+    if record.span_id:
+        parts.append(f',"spanId":"{record.span_id:016x}"')
+    parts.append(f',"flags":{int(record.trace_flags or 0)}}}')
+    return "".join(parts)
+
+
+def log_line(resource_json: str, scope_json: str, log_json: str) -> str:
+    return (
+        f'{{"resourceLogs":[{{"resource":{resource_json},"scopeLogs":[{{"scope":{scope_json}'
+        f',"logRecords":[{log_json}]}}]}}]}}\n'
     )
 
 

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
@@ -52,7 +52,7 @@ def _identity_of(file: int) -> tuple[int, int] | None:
 
 
 class JournalProcessor(SpanProcessor):
-    """Writes to `<run_dir>/<run_id>/<host>-<pid>-<start>.jsonl`. The file is made with the first span."""
+    """Writes to `<run_dir>/<run_id>/<host>-<pid>-<start>.jsonl`. The file is made with the first record."""
 
     def __init__(self, run_dir: Path, run_id: str) -> None:
         self.folder = run_dir / run_id
@@ -60,7 +60,9 @@ class JournalProcessor(SpanProcessor):
         self.lost = 0
         """Records that could not be written."""
         self.endpoints: list[str] = []
-        """Where this process's exporters send to, for whoever ships what they did not send."""
+        """Where this process's exporters of spans send to, for whoever ships what they did not send."""
+        self.log_endpoints: list[str] = []
+        """The same of its exporters of logs."""
         self._run_id = run_id
         self._lock = threading.Lock()
         self._reset()
@@ -136,6 +138,15 @@ class JournalProcessor(SpanProcessor):
     def force_flush(self, timeout_millis: int = 30000) -> bool:
         return True
 
+    def log(self, record: Any) -> None:
+        """Append an SDK log record; never raises."""
+        try:
+            if self._file is None:
+                self._open(record)
+            self._write(encoding.log_line(self._resource(record.resource), self._scope(record), encoding.log(record)))
+        except Exception as error:
+            self._fail(error)
+
     # -- events that are no spans ---------------------------------------------------------------------
 
     def _tell_of_the_run(self, resource: Any) -> None:
@@ -146,13 +157,15 @@ class JournalProcessor(SpanProcessor):
         if new:
             self.event("autoinstr.run", new)
 
-    def delivered(self, endpoint: str, span_ids: Sequence[int], taken: bool) -> None:
+    def delivered(
+        self, endpoint: str, ids: Sequence[int], taken: bool, what: Literal["spans", "logs"] = "spans"
+    ) -> None:
         """Record that a direct exporter's batch was taken by `endpoint`, or was not and is given up. Never raises."""
         if self._file is None:
             return
-        name = "autoinstr.spans.sent" if taken else "autoinstr.spans.unsent"
-        ids = "".join([f"{span_id:016x}" for span_id in span_ids])
-        self.event(name, {"autoinstr.endpoint": endpoint, "autoinstr.span_ids": ids})
+        name = f"autoinstr.{what}.{'sent' if taken else 'unsent'}"
+        run_together = "".join([f"{one:016x}" for one in ids])
+        self.event(name, {"autoinstr.endpoint": endpoint, f"autoinstr.{what[:-1]}_ids": run_together})
 
     def event(
         self,
@@ -223,6 +236,8 @@ class JournalProcessor(SpanProcessor):
             about["autoinstr.process.identity"] = who
         if self.endpoints:
             about["autoinstr.endpoints"] = self.endpoints
+        if self.log_endpoints:
+            about["autoinstr.log_endpoints"] = self.log_endpoints
         whole = encoding.resource({**span.resource.attributes, "process.pid": pid, "host.name": host})
         return encoding.event_line(whole, __version__, "autoinstr.process.start", self._started_ns, about)
 

@@ -83,7 +83,7 @@ def guard(provider: Any, span_guards: Iterable[exporting.GuardedExporter]) -> li
 
     Where a metric exporter's address is one of the span exporters', what fails for both is said once.
     """
-    spans_go_to = {_address(one.endpoint) for one in span_guards}
+    spans_go_to = {exporting.address(one.endpoint) for one in span_guards}
     readers: Any = getattr(provider, "_metric_readers", None)
     if readers is None:  # older SDKs keep them elsewhere
         readers = getattr(getattr(provider, "_sdk_config", None), "metric_readers", ())
@@ -91,7 +91,7 @@ def guard(provider: Any, span_guards: Iterable[exporting.GuardedExporter]) -> li
     for reader in readers:
         exporter = getattr(reader, "_exporter", None)
         if isinstance(exporter, MetricExporter):
-            address = _address(str(getattr(exporter, "_endpoint", "")))
+            address = exporting.address(str(getattr(exporter, "_endpoint", "")))
             guarded = GuardedMetricExporter(exporter, "export" if address in spans_go_to else f"export to {address}")
             reader._exporter = guarded
             guards.append(guarded)
@@ -106,7 +106,3 @@ def leave_random_alone() -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith("opentelemetry.sdk.metrics.") and vars(module).get("randrange") is random.randrange:
             module.randrange = random.Random().randrange  # type: ignore[attr-defined]
-
-
-def _address(endpoint: str) -> str:
-    return endpoint.partition("//")[2].partition("/")[0] or endpoint

@@ -9,14 +9,18 @@ from typing import Any
 
 import pytest
 from google.protobuf import json_format
+from opentelemetry._logs import LogRecord, SeverityNumber
+from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk._logs import LoggerProvider, LogRecordProcessor, ReadableLogRecord
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.trace import Link, SpanContext, SpanKind, TraceFlags
 
+from autoinstr.journal.logs import JournalLogs
 from autoinstr.journal.writer import JournalProcessor
 
 
@@ -81,6 +85,41 @@ def test_a_line_is_what_the_exporter_would_have_sent(journal: Any) -> None:
         for link in got.links:
             link.flags &= ~0xFF
         assert got == expected
+
+
+def test_a_log_records_line_is_what_the_exporter_would_have_sent(journal: Any) -> None:
+    tracer, processor, _ = journal
+    logs = LoggerProvider(resource=Resource({"service.name": "t"}), shutdown_on_exit=False)
+    logs.add_log_record_processor(JournalLogs(processor))
+    kept: list[Any] = []
+
+    class Keep(LogRecordProcessor):
+        def on_emit(self, log_record: Any) -> None:
+            item = log_record
+            kept.append(ReadableLogRecord(item.log_record, item.resource, item.instrumentation_scope, item.limits))
+
+        def shutdown(self) -> None:
+            pass
+
+        def force_flush(self, timeout_millis: int = 30000) -> bool:
+            return True
+
+    logs.add_log_record_processor(Keep())
+    logger = logs.get_logger("training", "1.0")
+    with tracer.start_as_current_span("s"):
+        logger.emit(
+            LogRecord(
+                timestamp=5, severity_number=SeverityNumber.ERROR, severity_text="ERROR", body='no "model"\n',
+                attributes={"rl.iteration": 3, "f": 0.5, "list": ["a"]}, event_name="my.event",
+            )
+        )  # fmt: skip
+    logger.emit(LogRecord(body={"loss": 0.5, "parts": [1, "b", True]}))
+    logger.emit(LogRecord(timestamp=7))
+    ours = [parse(line) for line in processor.path.read_text().splitlines() if '"training"' in line]
+    assert len(ours) == 3
+    for line, record in zip(ours, kept, strict=True):
+        theirs, mine = encode_logs([record]).resource_logs[0].scope_logs[0], line.resource_logs[0].scope_logs[0]
+        assert (mine.scope, mine.log_records[0]) == (theirs.scope, theirs.log_records[0])
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf"), 1e300, 5e-324])

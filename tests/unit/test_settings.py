@@ -219,3 +219,22 @@ def test_a_misspelt_variable_is_told() -> None:
         "there is no variable AUTOINSTR_QQ; it is ignored",
         "there is no variable AUTOINSTR_SPAN_MAP, did you mean 'SPAN_MAPS'?; it is ignored",
     )
+
+
+@pytest.mark.parametrize(
+    ("environ", "on"),
+    [
+        ({}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4317"}, False),
+        ({"OTEL_LOGS_EXPORTER": "otlp"}, True),
+        ({"OTEL_LOGS_EXPORTER": "none"}, False),
+        ({"OTEL_PYTHON_LOGGING_AUTO_INSTRUMENTATION_ENABLED": "true"}, True),
+        ({"OTEL_PYTHON_LOGGING_AUTO_INSTRUMENTATION_ENABLED": "false", "OTEL_LOGS_EXPORTER": "otlp"}, False),
+        ({"OTEL_PYTHON_LOGGING_AUTO_INSTRUMENTATION_ENABLED": "false", "AUTOINSTR_LOGS_ENABLED": "1"}, True),
+        ({"OTEL_LOGS_EXPORTER": "otlp", "NEMO_RL_OTEL_LOGS_ENABLED": "0"}, False),
+        ({"NEMO_LENS_LOGS_ENABLED": "yes"}, True),
+    ],
+)
+def test_logs_are_on_where_somebody_asks_for_them(environ: dict[str, str], on: bool) -> None:
+    settings = read(**environ)
+    assert (settings.logs, settings.mistakes) == (on, ())
