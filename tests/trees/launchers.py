@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -42,3 +44,22 @@ def supervised(**more: Any) -> SimpleNamespace:
         val_micro_batch_size=2,
         **more,
     )
+
+
+def take_turns(loop: Any) -> Any:
+    """Makes an asynchronous run the same every time: the collector begins when the loop waits for it, and does one
+    batch after the other. `loop` is the module that waits."""
+    from nemo_rl.algorithms.async_utils import AsyncTrajectoryCollector
+
+    driver_waits = threading.Event()
+
+    def wait_for_permission(collector: Any) -> None:
+        driver_waits.wait()
+        collector.wait_for_pending_generations()
+
+    def sleep(seconds: float) -> None:
+        driver_waits.set()
+        time.sleep(seconds)
+
+    AsyncTrajectoryCollector._wait_for_permission = wait_for_permission
+    loop.time = SimpleNamespace(sleep=sleep, perf_counter=time.perf_counter)

@@ -36,7 +36,12 @@ class AsyncTrajectoryCollector:
         self.replay_buffer = replay_buffer
         self.initial_weight_version = start_step
         self.current_weight_version = start_step
-        self.async_config = master_config.grpo.async_grpo
+        if hasattr(master_config, "ppo"):
+            self.algorithm_config = master_config.ppo
+            self.async_config = self.algorithm_config.async_ppo
+        else:
+            self.algorithm_config = master_config.grpo
+            self.async_config = self.algorithm_config.async_grpo
         self.running = False
         self.data_exhausted = False
         self.dataloader: Any = None
@@ -93,14 +98,13 @@ class AsyncTrajectoryCollector:
         return [generation_weight_version + i for i in range(first, lead + 1)]
 
     def _next_target(self) -> int | None:
-        grpo = self.master_config.grpo
         consumed = self.replay_buffer.get_last_target_weight_already_generated()
         with self._lock:
             for target in self._calculate_target_weights(self.current_weight_version):
                 if target <= consumed or target in self._generating_targets:
                     continue
                 if self.replay_buffer.get_trajectories_needed(
-                    target, grpo.num_prompts_per_step, self.async_config.max_trajectory_age_steps
+                    target, self.algorithm_config.num_prompts_per_step, self.async_config.max_trajectory_age_steps
                 ):
                     return target
         return None
@@ -110,7 +114,7 @@ class AsyncTrajectoryCollector:
         if target_weight_version is None:
             return
         generation_weight_version = self.current_weight_version
-        num_generations = self.master_config.grpo.num_generations_per_prompt
+        num_generations = self.algorithm_config.num_generations_per_prompt
         repeated_batch = batch.repeat_interleave(num_generations)
 
         def run() -> None:
@@ -179,12 +183,18 @@ class AsyncTrajectoryCollector:
             self.task_to_env,
             max_seq_len=self.master_config.policy["max_total_sequence_length"],
             num_generations=num_generations,
-            max_rollout_turns=self.master_config.grpo.max_rollout_turns,
+            max_rollout_turns=self.algorithm_config.max_rollout_turns,
         )
 
     def set_weight_version(self, version: int) -> None:
         self.current_weight_version = version
         self._generation_limit_cleared.set()
+
+    def set_generation_window(
+        self, *, weight_version: int, generation_lead_steps: int, max_trajectory_age_steps: int
+    ) -> None:
+        """As `set_weight_version`; PPO also says how far ahead, which does not change here."""
+        self.set_weight_version(weight_version)
 
     def get_weight_version(self) -> int:
         return self.current_weight_version
