@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from pathlib import Path
@@ -11,13 +12,9 @@ from typing import Any
 from whole_trees import STAND_IN
 
 
-def begin(folder: Path, backend: str = "dtensor_v2", **sections: Any) -> SimpleNamespace:
-    """The stand-in's own config, with `sections` added; Ray is up. Two samples a batch, a checkpoint at step 2."""
-    from nemo_rl.distributed.virtual_cluster import init_ray
-    from nemo_rl.utils.config import load_config, register_omegaconf_resolvers
-
-    register_omegaconf_resolvers()
-    config = SimpleNamespace(**load_config(STAND_IN / "configs" / "grpo_toy.json"))
+def toy_config(folder: Path, backend: str = "dtensor_v2", **sections: Any) -> SimpleNamespace:
+    """The stand-in's own config, with `sections` added. Two samples a batch, a checkpoint at step 2."""
+    config = SimpleNamespace(**json.loads((STAND_IN / "configs" / "grpo_toy.json").read_text(encoding="utf-8")))
     config.policy.update(train_global_batch_size=2, train_micro_batch_size=2)
     config.policy["dtensor_cfg"]["_v2"] = backend == "dtensor_v2"
     config.policy["megatron_cfg"]["enabled"] = backend == "megatron"
@@ -26,8 +23,18 @@ def begin(folder: Path, backend: str = "dtensor_v2", **sections: Any) -> SimpleN
     config.data.update(train={"num_samples": 4}, validation={"num_samples": 2})
     for name, section in sections.items():
         setattr(config, name, section)
-    init_ray()
     return config
+
+
+def begin(folder: Path, backend: str = "dtensor_v2", **sections: Any) -> SimpleNamespace:
+    """What a launcher does first: it reads its config, and starts Ray."""
+    from nemo_rl.distributed.virtual_cluster import init_ray
+    from nemo_rl.utils.config import load_config, register_omegaconf_resolvers
+
+    register_omegaconf_resolvers()
+    load_config(STAND_IN / "configs" / "grpo_toy.json")
+    init_ray()
+    return toy_config(folder, backend, **sections)
 
 
 def supervised(**more: Any) -> SimpleNamespace:

@@ -66,7 +66,7 @@ def setup(
 
 
 def export_teacher_logits_and_pack(
-    teacher_policies: list[Any], loss_fn: Any, batch: BatchedDataDict, teacher_mbs: list[int], *, timer: Any
+    teacher_policies: list[Any], loss_fn: Any, batch: BatchedDataDict, teacher_mbs: list[int], *, timer: Any = None
 ) -> BatchedDataDict:
     """One teacher after the other; what each says rides along with the batch."""
     train_data = BatchedDataDict(batch)
@@ -160,11 +160,12 @@ def validate(
     loss_fn: Any,
     master_config: MasterConfig,
     skip_keys: set[str],
-    timer: Timer,
+    timer: Timer | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """With the step's own timer, unlike other algorithms."""
     teacher_mbs = [teacher.policy_config()["train_micro_batch_size"] for teacher in master_config.teachers]
     losses = []
+    timer = timer or Timer()
     with timer.time("validation_total"):
         for batch in val_dataloader:
             train_data = export_teacher_logits_and_pack(teacher_policies, loss_fn, batch, teacher_mbs, timer=timer)

@@ -58,7 +58,13 @@ class MetricsDataPlaneClient:
         grpo_group_size: int | None = None,
         enums: dict[str, list[str]] | None = None,
     ) -> None:
-        self._run("register", partition_id, lambda: self._inner.register_partition(partition_id))
+        self._run(
+            "register",
+            partition_id,
+            lambda: self._inner.register_partition(
+                partition_id, fields, num_samples, consumer_tasks, grpo_group_size, enums
+            ),
+        )
 
     def put_samples(
         self,

@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+from typing import Any
+
+from nemo_rl.utils.timer import Timer
+from nemo_rl.weight_sync._toy_synchronizer import ToySynchronizer
+
+
+class VllmRemoteSparseWeightSynchronizer(ToySynchronizer):
+    def __init__(
+        self,
+        policy: Any,
+        generation: Any,
+        *,
+        transport: str,
+        api_key_env_var: str | None = None,
+        request_timeout_s: float = 600.0,
+        baseline_init_refs: Any = None,
+    ) -> None:
+        super().__init__(policy, generation)
+
+    def sync_weights(self, *, timer: Timer | None = None, kv_scales: dict[str, float] | None = None) -> None:
+        self._transfer(timer, kv_scales)
