@@ -165,6 +165,12 @@ def test_a_run_tells_phases_tokens_and_its_own_health(tmp_path: Path, protocol: 
         assert requests[0] == len(generate)
         assert requests[1] == pytest.approx(seconds, rel=0.2)
 
+        operations = [(dict(k[3]), v) for k, v in found.items() if k[0] == "rl.operation.duration"]
+        of_the_engine = [(at, v) for at, v in operations if at["rl.operation"] == "rl.vllm.generate"]
+        assert sum(count for _, (count, _) in of_the_engine) == len(generate)
+        assert {at["autoinstr.group"] for at, _ in of_the_engine} == {"generation"}
+        assert {at["rl.operation"] for at, _ in operations} >= {"rl.startup", "rl.policy.load_model"}
+
         ours = {k[0]: v for k, v in found.items() if k[0].startswith("autoinstr.") and not k[3]}
         assert ours["autoinstr.spans.started"] == ours["autoinstr.spans.ended"] == len(receiver.spans())
         assert ours["autoinstr.spans.dropped"] == 0

@@ -13,10 +13,13 @@ from autoinstr.maps.metric_model import SeriesEntry
 from autoinstr.maps.model import Place
 from autoinstr.metrics.instruments import Instruments
 from autoinstr.notices import describe, say
+from autoinstr.spans import GROUP_ATTRIBUTE
 from autoinstr.spans.opening import BUCKET_ATTRIBUTE, is_ours
 
 if TYPE_CHECKING:
     from autoinstr.metrics.instruments import Record
+
+_BOUNDARIES = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000)
 
 PHASE_DURATION = SeriesEntry(
     "rl.phase.duration",
@@ -24,86 +27,76 @@ PHASE_DURATION = SeriesEntry(
     kind="histogram",
     unit="s",
     about="time of one phase of the training loop, from the span rl.<algorithm>.<phase>",
-    boundaries=(
-        0.005,
-        0.01,
-        0.025,
-        0.05,
-        0.1,
-        0.25,
-        0.5,
-        1,
-        2.5,
-        5,
-        10,
-        25,
-        50,
-        100,
-        250,
-        500,
-        1000,
-        2500,
-        5000,
-        10000,
-    ),
+    boundaries=_BOUNDARIES,
 )
+OPERATION_DURATION = SeriesEntry(
+    "rl.operation.duration",
+    Place("autoinstr"),
+    kind="histogram",
+    unit="s",
+    about="time of an operation that is no phase of a loop: what a worker, an engine or a set-up does, and waits",
+    boundaries=_BOUNDARIES,
+)
+PER_PROMPT = "per_prompt"
+"""The group whose spans grow with the batch: their duration is no series."""
 
 
 class PhaseDurations(SpanProcessor):
-    """Records ended spans of ours that are named `rl.<algorithm>.<phase>`, for the algorithms that maps name.
+    """Records how long ended spans of ours took.
 
-    The attributes are `rl.algorithm`, `rl.phase` and `rl.bucket` (absent on an umbrella). The span itself is the
-    exemplar, where the SDK keeps exemplars.
+    Spans named `rl.<algorithm>.<phase>`, for the algorithms that maps name, are `rl.phase.duration`, with the
+    attributes `rl.algorithm`, `rl.phase` and `rl.bucket` (absent on an umbrella). All others but those of a prompt are
+    `rl.operation.duration`, with `rl.operation`, the span's name, `autoinstr.group` and `rl.bucket`. The span itself is
+    the exemplar, where the SDK keeps exemplars.
     """
 
     def __init__(self, instruments: Instruments) -> None:
         self.off = False
         self._instruments = instruments
         self._algorithms: set[str] = set()
-        self._phases: dict[str, dict[Any, dict[str, str]] | None] = {}
-        self._record: Record | None = None
+        self._kinds: dict[tuple[str, Any, Any], tuple[Record, dict[str, str]] | None] = {}
 
     def add_algorithms(self, algorithms: Iterable[str | None]) -> None:
         """Take up the algorithms of maps that became active."""
         self._algorithms.update(name for name in algorithms if name)
-        self._phases.clear()
+        self._kinds.clear()
 
     def on_start(self, span: Any, parent_context: Context | None = None) -> None:
         """Nothing is known yet."""
 
     def on_end(self, span: ReadableSpan) -> None:
+        if self.off:
+            return
         name = span.name
         try:
-            by_bucket = self._phases[name]
-        except KeyError:
-            by_bucket = self._phase(name)
-        if by_bucket is None or self.off:
-            return
-        try:
             context = span.get_span_context()
-            if context is None or not is_ours(span):
+            if context is None or span.end_time is None or span.start_time is None or not is_ours(span):
                 return
-            if span.end_time is None or span.start_time is None:
+            scope: Any = span.instrumentation_scope
+            group = (scope.attributes or {}).get(GROUP_ATTRIBUTE)
+            kind = (name, group, (span.attributes or {}).get(BUCKET_ATTRIBUTE))
+            try:
+                found = self._kinds[kind]
+            except KeyError:
+                found = self._kinds[kind] = self._series(*kind)
+            if found is None:
                 return
-            bucket = (span.attributes or {}).get(BUCKET_ATTRIBUTE)
-            attributes = by_bucket.get(bucket) or by_bucket.setdefault(
-                bucket, {**by_bucket[None], BUCKET_ATTRIBUTE: str(bucket)}
-            )
-            record = self._record
-            if record is None:
-                record = self._record = self._instruments.of(PHASE_DURATION)
+            record, attributes = found
             around = trace.set_span_in_context(trace.NonRecordingSpan(context), _EMPTY)
             record((span.end_time - span.start_time) / 1e9, attributes, around)
         except Exception as error:
             say(f"the duration of {name} could not be recorded: {describe(error)}", once=f"phase {name}")
 
-    def _phase(self, name: str) -> dict[Any, dict[str, str]] | None:
+    def _series(self, name: str, group: Any, bucket: Any) -> tuple[Record, dict[str, str]] | None:
         parts = name.split(".", 2)
-        found = None
+        attributes = {} if bucket is None else {BUCKET_ATTRIBUTE: str(bucket)}
         if len(parts) == 3 and parts[0] == "rl" and parts[1] in self._algorithms:
-            found = {None: {"rl.algorithm": parts[1], "rl.phase": parts[2]}}
-        self._phases[name] = found
-        return found
+            attributes = {"rl.algorithm": parts[1], "rl.phase": parts[2], **attributes}
+            return self._instruments.of(PHASE_DURATION), attributes
+        if group == PER_PROMPT:
+            return None
+        attributes = {"rl.operation": name, GROUP_ATTRIBUTE: str(group), **attributes}
+        return self._instruments.of(OPERATION_DURATION), attributes
 
     def shutdown(self) -> None:
         """Nothing is buffered."""

@@ -32,6 +32,7 @@ from autoinstr.metrics.instruments import Instruments
 from autoinstr.metrics.phases import PhaseDurations
 from autoinstr.metrics.scalars import ElsewhereError, scalar
 from autoinstr.patch.ledger import Ledger, Record
+from autoinstr.spans import GROUP_ATTRIBUTE
 from autoinstr.spans.opening import BUCKET_ATTRIBUTE, SCOPE_NAME
 from autoinstr.testing import MapMistakes, record
 
@@ -791,12 +792,15 @@ def test_phases_are_a_histogram_with_exemplars() -> None:
     phases.add_algorithms(["grpo", None])
     tracers = TracerProvider(shutdown_on_exit=False)
     tracers.add_span_processor(phases)
-    ours, theirs = tracers.get_tracer(SCOPE_NAME), tracers.get_tracer("theirs")
+    ours = tracers.get_tracer(SCOPE_NAME, attributes={GROUP_ATTRIBUTE: "policy_update"})
+    samples = tracers.get_tracer(SCOPE_NAME, attributes={GROUP_ATTRIBUTE: "per_prompt"})
+    theirs = tracers.get_tracer("theirs")
     for tracer, name, bucket in [
         (ours, "rl.grpo.generation", "productive"),
         (ours, "rl.grpo.generation", "overhead"),
         (ours, "rl.grpo.step", None),
-        (ours, "rl.setup.workers", None),  # no algorithm
+        (ours, "rl.policy.worker.train", None),  # no phase of a loop: an operation
+        (samples, "rl.vllm.generate_async", None),  # one a prompt: neither
         (theirs, "rl.grpo.step", None),
     ]:
         span = tracer.start_span(name, start_time=10**9, attributes={BUCKET_ATTRIBUTE: bucket} if bucket else None)
@@ -804,7 +808,11 @@ def test_phases_are_a_histogram_with_exemplars() -> None:
             step = span
         span.end(3 * 10**9)
     data = reader.get_metrics_data()
-    metric = data.resource_metrics[0].scope_metrics[0].metrics[0]
+    metric, operations = data.resource_metrics[0].scope_metrics[0].metrics
+    (operation,) = operations.data.data_points
+    assert (operations.name, operations.unit) == ("rl.operation.duration", "s")
+    assert (operation.count, operation.sum) == (1, 2.0)
+    assert operation.attributes == {"rl.operation": "rl.policy.worker.train", "autoinstr.group": "policy_update"}
     found = {p.attributes["rl.phase"] + str(p.attributes.get("rl.bucket", "")): p for p in metric.data.data_points}
     assert metric.name == "rl.phase.duration"
     assert metric.unit == "s"
