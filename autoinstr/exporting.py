@@ -14,6 +14,7 @@ import logging
 import os
 import queue
 import random
+import re
 import socket
 import sys
 import threading
@@ -25,11 +26,14 @@ from urllib.parse import urlsplit
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from autoinstr import resource
-from autoinstr.notices import say
+from autoinstr.notices import describe, say
 
 EXIT_SECONDS = 5.0
 """How long the end of the process may wait for a collector that answers."""
 _PROBE_SECONDS = 0.5
+_RESOLVE_SECONDS = 1.0
+"""How long the end may wait to learn the address of a name."""
+_REASON_CHARACTERS = 200
 
 
 class GuardedExporter(SpanExporter):
@@ -66,6 +70,10 @@ class GuardedExporter(SpanExporter):
         self._closing = False
         self._down = False
         self._inherited = False
+        wrong = wrong_address(exporter)
+        self._no_address = wrong is not None
+        if wrong is not None:
+            say(f"{self.what} can't be sent to {self.endpoint}: {wrong}", once=self.once)
         quieten(self.loggers)
         os.register_at_fork(after_in_child=self._in_child)
 
@@ -85,7 +93,7 @@ class GuardedExporter(SpanExporter):
             resource.complete(span)
 
     def export(self, spans: Sequence[Any]) -> Any:
-        if self._closing and self._down:
+        if (self._closing and self._down) or self._no_address:
             self._account(spans, taken=False)
             return SpanExportResult.FAILURE
         if self._inherited:
@@ -93,17 +101,20 @@ class GuardedExporter(SpanExporter):
             renew_connections(self._exporter)
         self.complete(spans)
         self._exporting = True
+        last_words()
+        why = ""
         try:
             result = self._exporter.export(spans)
         except Exception as error:
-            result = SpanExportResult.FAILURE
-            say(f"{self.what} could not be sent to {self.endpoint}: {type(error).__name__}: {error}", once=self.once)
+            result, why = SpanExportResult.FAILURE, describe(error)
         finally:
             self._exporting = False
         taken = result.name == SpanExportResult.SUCCESS.name  # each signal has an enumeration of its own
         self._down = not taken
+        why = why or last_words()
         if not taken:
-            say(f"{self.what} could not be sent to {self.endpoint}; training goes on", once=self.once)
+            because = f": {why}" if why else ""
+            say(f"{self.what} could not be sent to {self.endpoint}{because}; training goes on", once=self.once)
         self._account(spans, taken)
         return result
 
@@ -129,13 +140,13 @@ class GuardedExporter(SpanExporter):
         if self._closing:
             return
         self._closing = True
-        if not (self.waiting() or self._exporting) or _answers(self.endpoint):
+        if self._no_address or not (self.waiting() or self._exporting):
+            return
+        why = why_unreachable(self.endpoint)
+        if why is None:
             return
         self._down = True
-        say(
-            f"{self.what} could not be sent to {self.endpoint}: nobody answers there",
-            once=self.once,
-        )
+        say(f"{self.what} could not be sent to {self.endpoint}: {why}", once=self.once)
         if not self._inherited:
             self._exporter.shutdown()  # also ends a retry that is waiting right now
 
@@ -205,34 +216,96 @@ def renew_connections(exporter: Any) -> None:
         say(f"an exporter could not be renewed after a fork: {type(error).__name__}: {error}", once="renew")
 
 
-def _answers(endpoint: str) -> bool:
-    """Whether a TCP connection to the endpoint's host and port can be opened now. Unknown forms count as yes."""
+def wrong_address(exporter: Any) -> str | None:
+    """Why nothing can ever be sent by this exporter: OTLP over HTTP to an address without `http://`. Else None."""
+    endpoint = getattr(exporter, "_endpoint", None)
+    if ".proto.http." not in type(exporter).__module__ or not isinstance(endpoint, str):
+        return None
+    try:
+        scheme = urlsplit(endpoint).scheme
+    except ValueError as error:
+        return f"it is no address: {error}"
+    if scheme in ("http", "https"):
+        return None
+    return "OTLP over HTTP needs http:// or https:// in front (OTEL_EXPORTER_OTLP_ENDPOINT)"
+
+
+def why_unreachable(endpoint: str) -> str | None:
+    """Why no TCP connection to the endpoint's host and port can be opened now. Unknown forms count as reachable.
+
+    A resolver that does not answer takes many seconds: it is asked in another thread, and waited for in short.
+    """
     try:
         parts = urlsplit(endpoint if "//" in endpoint else f"//{endpoint}")
         port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
-    except ValueError:
-        return True
-    if not parts.hostname or port is None:
-        return True
-    try:
         # bytes: a text would be encoded as IDNA, whose import here might meet one that a signal has interrupted
-        host: Any = parts.hostname.encode("ascii")
-        with socket.create_connection((host, port), timeout=_PROBE_SECONDS):
-            return True
-    except UnicodeError:
-        return True
-    except OSError:
-        return False
+        host: Any = parts.hostname.encode("ascii") if parts.hostname else None
+    except ValueError:  # of a malformed address; UnicodeError is one
+        return None
+    if host is None or port is None:
+        return None
+    found: list[str | None] = []
+
+    def probe() -> None:
+        try:
+            with socket.create_connection((host, port), timeout=_PROBE_SECONDS):
+                found.append(None)
+        except socket.gaierror as error:
+            found.append(f"its name can't be resolved ({error.strerror})")
+        except OSError:
+            found.append("nobody answers there")
+
+    done = threading.Event()
+    if not _hand_over((probe, done), _probing):
+        probe()
+    elif not done.wait(_RESOLVE_SECONDS) and not found:
+        return f"its name is not resolved within {_RESOLVE_SECONDS:g} s"
+    return found[0] if found else None
+
+
+def _answers(endpoint: str) -> bool:
+    return why_unreachable(endpoint) is None
 
 
 class _Quiet(logging.Filter):
-    """Lets nothing of a logger through: the guard says what there is to say, once."""
+    """Lets nothing of a logger through, and keeps the last words of each thread: the guard says them, once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard = threading.local()
 
     def filter(self, record: logging.LogRecord) -> bool:
+        try:
+            if record.levelno >= logging.WARNING:
+                self.heard.reason = reason_in(record.getMessage()) or getattr(self.heard, "reason", "")
+        except Exception:  # a message that does not fit its arguments
+            pass
         return False
 
 
 _quiet = _Quiet()
+
+_CODE = re.compile(r"code: (?:StatusCode\.)?(\w+)(?:, (?:error details|reason): (.*))?")
+_TRANSIENT = re.compile(r"Transient error (?:StatusCode\.)?(.*?) encountered while export.*?(?:Error details: (.*))?$")
+_NO_REASON = ("due to timeout, max retries", "Shutdown in progress", "already shutdown")
+
+
+def reason_in(message: str) -> str:
+    """Why a batch was not taken, out of what OpenTelemetry's exporters log; empty where the message does not say."""
+    text = " ".join(message.split())
+    if any(words in text for words in _NO_REASON):
+        return ""
+    match = _CODE.search(text) or _TRANSIENT.search(text)
+    if match is not None:
+        text = " ".join(part for part in match.groups() if part and part != "None")
+    return text if len(text) <= _REASON_CHARACTERS else text[: _REASON_CHARACTERS - 3] + "..."
+
+
+def last_words() -> str:
+    """What an exporter of this thread has logged of its failure since this was asked before."""
+    reason = str(getattr(_quiet.heard, "reason", ""))
+    _quiet.heard.reason = ""
+    return reason
 
 
 def quieten(names: Sequence[str]) -> None:
@@ -267,7 +340,7 @@ def finish(provider: Any, guards: Sequence[GuardedExporter]) -> None:
                 atexit.unregister(handler)
     done = threading.Event()
     work = (lambda: _end_all(provider, guards)), done
-    if not _hand_over(work):
+    if not _hand_over(work, _ending):
         _do(work)  # no bound but the exporters' own
     elif not done.wait(EXIT_SECONDS):
         where = ", ".join(g.endpoint for g in guards) or "the exporter"
@@ -277,21 +350,39 @@ def finish(provider: Any, guards: Sequence[GuardedExporter]) -> None:
 
 
 _Work = tuple[Callable[[], None], threading.Event]
-_works: queue.SimpleQueue[_Work] = queue.SimpleQueue()
-_stand_in: threading.Thread | None = None
+
+
+class _StandIn:
+    """A thread that is there before it is needed: Python 3.12 starts none any more at exit."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.reset()
+
+    def reset(self) -> None:
+        self.works: queue.SimpleQueue[_Work] = queue.SimpleQueue()
+        self.thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        if self.thread is None:
+            self.thread = threading.Thread(target=self._work_off, args=(self.works,), name=self.name, daemon=True)
+            self.thread.start()
+
+    @staticmethod
+    def _work_off(works: queue.SimpleQueue[_Work]) -> None:
+        while True:
+            _do(works.get())
+
+
+_ending = _StandIn("autoinstr-shutdown")
+_probing = _StandIn("autoinstr-probe")
+"""Beside the other, which waits for what this one learns."""
 
 
 def stand_by() -> None:
-    """Start the thread that ends the exporters at exit. Python 3.12 starts none any more by then."""
-    global _stand_in
-    if _stand_in is None:
-        _stand_in = threading.Thread(target=_work_off, name="autoinstr-shutdown", daemon=True)
-        _stand_in.start()
-
-
-def _work_off() -> None:
-    while True:
-        _do(_works.get())
+    """Start the threads that end the exporters at exit."""
+    _ending.start()
+    _probing.start()
 
 
 def _do(work: _Work) -> None:
@@ -304,13 +395,13 @@ def _do(work: _Work) -> None:
         done.set()
 
 
-def _hand_over(work: _Work) -> bool:
+def _hand_over(work: _Work, stand_in: _StandIn) -> bool:
     """Have another thread do the work; False where there is none and none can be started."""
-    if _stand_in is not None and _stand_in.is_alive():
-        _works.put(work)
+    if stand_in.thread is not None and stand_in.thread.is_alive():
+        stand_in.works.put(work)
         return True
     try:
-        threading.Thread(target=_do, args=(work,), name="autoinstr-shutdown", daemon=True).start()
+        threading.Thread(target=_do, args=(work,), name=stand_in.name, daemon=True).start()
     except RuntimeError:
         return False
     return True
@@ -321,8 +412,10 @@ _end_lock = threading.Lock()
 
 
 def _reset_in_child() -> None:
-    global _end_lock, _stand_in, _works
-    _end_lock, _stand_in, _works = threading.Lock(), None, queue.SimpleQueue()
+    global _end_lock
+    _end_lock = threading.Lock()
+    _ending.reset()
+    _probing.reset()
     _ended.clear()
 
 

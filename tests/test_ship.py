@@ -17,6 +17,7 @@ import pytest
 from otlp_receiver import Receiver
 from runs import EXAMPLE, INSTRUMENT, clean_environment, journal_spans, run
 
+from autoinstr import notices
 from autoinstr.cli import main
 from autoinstr.journal import identity, shipping
 from autoinstr.journal.shipping import ShipError, Shipper, address, make_exporter
@@ -187,8 +188,13 @@ def test_nobody_there_is_exit_1_and_nothing_is_remembered(
     add(journal, span(1))
     port = free_port()
     for protocol in ("grpc", "http/protobuf"):
+        notices.forget()
         assert main(["ship", "--endpoint", f"http://127.0.0.1:{port}", "--protocol", protocol]) == 1
-        assert "does not take them: " in capsys.readouterr().err
+        said = capsys.readouterr().err.splitlines()
+        assert said[0] == (
+            f"autoinstr: 127.0.0.1:{port}: nobody answers there; trying for half a minute, in case it starts"
+        ).replace("127.0.0.1", "localhost"), "at once, before the exporter's own tries"
+        assert "does not take them: " in said[1]
     with Receiver(grpc_port=port) as receiver:
         assert main(["ship", "--endpoint", f"http://127.0.0.1:{port}"]) == 0
         assert numbers(receiver) == [1]
@@ -201,6 +207,31 @@ def test_wrong_words(journal: Path, capsys: pytest.CaptureFixture[str], monkeypa
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")
     assert main(["ship"]) == 1
     assert "neither grpc nor http/protobuf" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "told"),
+    [
+        ("http://[::1", "'http://[::1' is no address: Invalid IPv6 URL"),
+        ("http://host:port", "'http://host:port' is no address: "),
+        ("http://host:99999", "'http://host:99999' is no address: Port out of range 0-65535"),
+        ("http://", "'http://' is no address: it names no host"),
+    ],
+)
+def test_an_endpoint_that_is_no_address_is_wrong_usage(
+    journal: Path, endpoint: str, told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(journal, span(1))
+    assert main(["ship", "--endpoint", endpoint]) == 2
+    assert capsys.readouterr().err.startswith(f"autoinstr ship: {told}")
+    for protocol in ("grpc", "http/protobuf"):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://[::1")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
+        assert main(["ship"]) == 2
+        assert "is no address: Invalid IPv6 URL" in capsys.readouterr().err
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4318")
+    assert main(["ship"]) == 2
+    assert "needs http:// or https:// in front" in capsys.readouterr().err
 
 
 def test_two_at_once_are_one_too_many(journal: Path) -> None:

@@ -33,13 +33,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     from autoinstr.journal.reader import JournalError, default_run_dir, find_run
-    from autoinstr.journal.shipping import ShipError, Shipper, follow, make_exporter
+    from autoinstr.journal.shipping import EndpointError, ShipError, Shipper, follow, make_exporter
     from autoinstr.notices import say
 
     try:
         folder = find_run(args.run_id, default_run_dir())
         exporter, endpoint = make_exporter(args.endpoint, args.protocol)
-        shipper = Shipper(folder, exporter, endpoint, resend=args.all)
+        shipper = Shipper(folder, exporter, endpoint, resend=args.all, on_wait=lambda text: say(text, once=text))
+    except EndpointError as error:
+        _bad(error)
+        return 2
     except (JournalError, ShipError) as error:
         return _bad(error)
     failed: Exception | None = None

@@ -32,6 +32,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
+from autoinstr.exporting import reason_in, why_unreachable, wrong_address
 from autoinstr.journal import identity
 from autoinstr.journal.reader import PROCESS_END, PROCESS_START, SENT, UNSENT, journal_files
 
@@ -53,6 +54,10 @@ _BROKEN = (ValueError, TypeError, KeyError, AttributeError, IndexError, Overflow
 
 class ShipError(Exception):
     """Shipping can't go on; the text says what was sent so far, and why no more."""
+
+
+class EndpointError(ShipError):
+    """The endpoint is no address that anything could be sent to."""
 
 
 @dataclass(slots=True)
@@ -109,14 +114,20 @@ class Shipper:
         *,
         resend: bool = False,
         sleep: Callable[[float], None] = time.sleep,
+        on_wait: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """Raises `ShipError` when another process ships this run, or nothing can be remembered there."""
+        """`on_wait` is told at once what is waited for, and why.
+
+        Raises `ShipError` when another process ships this run, or nothing can be remembered there."""
         self.folder = folder
         self.done = Shipped()
         self._exporter = exporter
         self._endpoint = address(endpoint)
         self._resend = resend
         self._sleep = sleep
+        self._on_wait = on_wait
+        self._where = endpoint
+        self._answered = False
         self._files: dict[str, _File] = {}
         self._seen: set[str] = set()
         self._resources: dict[str, Resource] = {}
@@ -288,13 +299,21 @@ class Shipper:
         self._advance(file)
 
     def _export(self, spans: Sequence[ReadableSpan]) -> None:
+        why = None if self._answered else why_unreachable(self._where)
+        if why is not None:
+            self._on_wait(f"{self._endpoint}: {why}; trying for half a minute, in case it starts")
         with _LastWords() as said:
             for attempt in range(TRIES):
                 if attempt:
+                    if why is None:
+                        because = said.text or "no answer in time"
+                        self._on_wait(f"{self._endpoint} does not take them: {because}; trying again")
                     self._sleep(2.0**attempt)
                 if self._exporter.export(spans) is SpanExportResult.SUCCESS:
+                    self._answered = True
                     return
-        raise ShipError(f"{self._endpoint} does not take them{f': {said.text}' if said.text else ''}")
+        self._answered = False
+        raise ShipError(f"{self._endpoint} does not take them: {said.text or why or 'no answer in time'}")
 
     def _forget(self, file: _File, span: _Span) -> None:
         file.waiting.pop(span.span_id, None)
@@ -421,7 +440,7 @@ class _LastWords(logging.Handler):
         self._before: list[tuple[logging.Logger, bool]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.text = " ".join(record.getMessage().split())[:500]
+        self.text = reason_in(record.getMessage()) or self.text
 
     def __enter__(self) -> _LastWords:
         for name in self._NAMES:
@@ -442,12 +461,19 @@ def make_exporter(endpoint: str | None, protocol: str | None) -> tuple[SpanExpor
 
     `protocol` is `grpc` or `http/protobuf`. Unsaid, it is what the variables say, and for an `endpoint` whose port
     is 4318 or that has a path, HTTP. An HTTP endpoint without `/v1/traces` gets it.
-    Raises `ShipError`.
+    Raises `ShipError`, and `EndpointError` for an endpoint that is no address.
     """
     said = protocol or _variable("PROTOCOL")
-    if said is None and endpoint is not None:
-        parts = urlsplit(endpoint if "//" in endpoint else f"//{endpoint}")
-        said = "http/protobuf" if parts.path.strip("/") or parts.port == 4318 else None
+    if endpoint is not None:
+        try:
+            parts = urlsplit(endpoint if "//" in endpoint else f"//{endpoint}")
+            is_http = bool(parts.path.strip("/")) or parts.port == 4318
+        except ValueError as error:
+            raise EndpointError(f"{endpoint!r} is no address: {error}") from None
+        if parts.hostname is None:
+            raise EndpointError(f"{endpoint!r} is no address: it names no host")
+        if said is None and is_http:
+            said = "http/protobuf"
     said = said or "grpc"
     if said not in ("grpc", "http/protobuf"):
         raise ShipError(f"protocol {said!r} is neither grpc nor http/protobuf")
@@ -467,6 +493,11 @@ def make_exporter(endpoint: str | None, protocol: str | None) -> tuple[SpanExpor
             exporter = Http(endpoint=endpoint) if endpoint else Http()
     except ImportError as error:
         raise ShipError(f"the OTLP exporter for {said} is not installed: {error}") from error
+    except ValueError as error:
+        raise EndpointError(f"{endpoint or _variable('ENDPOINT')!r} is no address: {error}") from None
+    wrong = wrong_address(exporter)
+    if wrong is not None:
+        raise EndpointError(f"{exporter._endpoint}: {wrong}")
     return exporter, str(getattr(exporter, "_endpoint", None) or endpoint)
 
 
@@ -479,7 +510,10 @@ def _variable(name: str) -> str | None:
 
 def address(endpoint: str) -> str:
     """Host and port of an endpoint, by which two spellings of one are known to be the same."""
-    parts = urlsplit(endpoint if "//" in endpoint else f"//{endpoint}")
+    try:
+        parts = urlsplit(endpoint if "//" in endpoint else f"//{endpoint}")
+    except ValueError:  # a record may say anything
+        return endpoint
     host = parts.hostname or endpoint
     host = "localhost" if host in ("127.0.0.1", "::1") else host
     try:

@@ -33,6 +33,10 @@ class GuardedMetricExporter(MetricExporter):
         self._closing = False
         self._down = False
         self._inherited = False
+        wrong = exporting.wrong_address(exporter)
+        self._no_address = wrong is not None
+        if wrong is not None:
+            say(f"no metric can be sent to {self.endpoint}: {wrong}", once=once)
         exporting.quieten(_EXPORTER_LOGGERS)
         os.register_at_fork(after_in_child=self._in_child)
 
@@ -41,19 +45,22 @@ class GuardedMetricExporter(MetricExporter):
         self._inherited = True
 
     def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> MetricExportResult:
-        if self._closing and self._down:
+        if (self._closing and self._down) or self._no_address:
             return MetricExportResult.FAILURE
         if self._inherited:
             self._inherited = False
             exporting.renew_connections(self._exporter)
+        exporting.last_words()
         why = ""
         try:
             result = self._exporter.export(metrics_data, timeout_millis=timeout_millis, **kwargs)
         except Exception as error:
-            result, why = MetricExportResult.FAILURE, f": {describe(error)}"
+            result, why = MetricExportResult.FAILURE, describe(error)
+        why = why or exporting.last_words()
         self._down = result is not MetricExportResult.SUCCESS
         if self._down:
-            say(f"metrics could not be sent to {self.endpoint}{why}; training goes on", once=self._once)
+            because = f": {why}" if why else ""
+            say(f"metrics could not be sent to {self.endpoint}{because}; training goes on", once=self._once)
         return result
 
     def see_who_is_there(self) -> None:
@@ -61,10 +68,11 @@ class GuardedMetricExporter(MetricExporter):
         if self._closing:
             return
         self._closing = True
-        if exporting._answers(self.endpoint):
+        why = None if self._no_address else exporting.why_unreachable(self.endpoint)
+        if why is None:
             return
         self._down = True
-        say(f"metrics could not be sent to {self.endpoint}: nobody answers there; training goes on", once=self._once)
+        say(f"metrics could not be sent to {self.endpoint}: {why}; training goes on", once=self._once)
         self._exporter.shutdown()  # also ends a retry that is waiting right now
 
     def say_what_was_lost(self) -> None:
