@@ -34,7 +34,6 @@ class AsyncTrajectoryCollector:
         self.task_to_env = task_to_env
         self.master_config = master_config
         self.replay_buffer = replay_buffer
-        self.initial_weight_version = start_step
         self.current_weight_version = start_step
         if hasattr(master_config, "ppo"):
             self.algorithm_config = master_config.ppo
@@ -92,10 +91,13 @@ class AsyncTrajectoryCollector:
                 self._generation_limit_cleared.wait()
 
     def _calculate_target_weights(self, generation_weight_version: int) -> list[int]:
-        """Steps that weights of this version may generate for: the next ones; at the start, this one too."""
-        first = 0 if generation_weight_version == self.initial_weight_version else 1
+        """Steps that weights of this version may generate for: the next ones, and this one where it lacks groups.
+
+        It lacks them at the start, and where the version changed before the collector came to it: the loop would wait
+        for them for ever.
+        """
         lead = self.async_config.max_trajectory_age_steps
-        return [generation_weight_version + i for i in range(first, lead + 1)]
+        return [generation_weight_version + i for i in range(lead + 1)]
 
     def _next_target(self) -> int | None:
         consumed = self.replay_buffer.get_last_target_weight_already_generated()
