@@ -35,6 +35,7 @@ class AutoinstrInstrumentor(BaseInstrumentor):  # type: ignore[misc,unused-ignor
     """Patches what the active maps name. Undone by `uninstrument()`."""
 
     _activation: Activation | None = None
+    _maps: Catalog | None = None
     _watch: PackageWatch | None = None
     _ray: RayBridge | None = None
     _forget_ray: Callable[[], None] | None = None
@@ -79,6 +80,7 @@ class AutoinstrInstrumentor(BaseInstrumentor):  # type: ignore[misc,unused-ignor
         if not settings.enabled:
             return
         maps, selected = _read_the_environment(settings)
+        self._maps = maps
         if not selected:
             self._wait_for_ray(lambda: None)
             return
@@ -166,6 +168,7 @@ class AutoinstrInstrumentor(BaseInstrumentor):  # type: ignore[misc,unused-ignor
                 exporting.finish(provider, everything)
 
         def at_exit() -> None:
+            self._say_what_nobody_has()
             opening = sys.modules.get("autoinstr.spans.opening")
             if opening is not None:  # else no span of ours was ever opened
                 opening.leave_at_exit()
@@ -188,6 +191,31 @@ class AutoinstrInstrumentor(BaseInstrumentor):  # type: ignore[misc,unused-ignor
             self._termination = Termination(send_all, EXIT_SECONDS + 1)
             self._termination.install()
         return guards, journal
+
+    def _say_what_nobody_has(self) -> None:
+        """Modules and packages that the user's maps name and that do not exist; one process of a run speaks."""
+        from autoinstr import ranks
+
+        mine = [file for file in (self._maps.files if self._maps is not None else ()) if file.layer == _OF_THE_USER]
+        processes_ = sys.modules.get("multiprocessing.process")
+        is_child = processes_ is not None and processes_.parent_process() is not None
+        if not mine or is_child or ranks.rank(os.environ) not in (None, 0):
+            return
+        try:
+            from autoinstr.patch import never_imported
+
+            lines = list(never_imported.packages_of_nobody((file.path, file.package) for file in mine))
+            if self._activation is not None:
+                files = {str(file.path) for file in mine}
+                lines += never_imported.modules_of_nobody(files, self._activation.patcher)
+            for line in dict.fromkeys(lines):
+                say(line)
+        except Exception:  # the process ends, and nothing was asked for
+            pass
+
+
+_OF_THE_USER = 2
+"""The layer of the user's maps in the catalog."""
 
 
 def _read_the_environment(settings: Settings) -> tuple[Catalog, bool]:

@@ -11,9 +11,12 @@ import re
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from autoinstr.maps.words import did_you_mean, shown, suggest
+
+if TYPE_CHECKING:
+    from inspect import Signature
 
 MAX_TEXT: Final = 1024
 """Strings are cut to this many characters before the SDK sees them."""
@@ -372,8 +375,8 @@ def argument_getter(name: str, parameters: Mapping[str, tuple[int | None, Any]])
     return from_position
 
 
-def parameters_of(function: Any) -> dict[str, tuple[int | None, Any]]:
-    """Parameter name → (position or None, default or `MISSING`) of a Python function; {} where it can't be told."""
+def signature_of(function: Any) -> Signature | None:
+    """The signature of what a Python function, or what stands for one, does; None where it can't be told."""
     import inspect
 
     seen = 0
@@ -383,8 +386,15 @@ def parameters_of(function: Any) -> dict[str, tuple[int | None, Any]]:
             break
         function, seen = inner, seen + 1
     try:
-        signature = inspect.signature(function)
+        return inspect.signature(function)
     except (TypeError, ValueError):
+        return None
+
+
+def parameters_of(function: Any) -> dict[str, tuple[int | None, Any]]:
+    """Parameter name → (position or None, default or `MISSING`) of a Python function; {} where it can't be told."""
+    signature = signature_of(function)
+    if signature is None:
         return {}
     found: dict[str, tuple[int | None, Any]] = {}
     for index, (name, parameter) in enumerate(signature.parameters.items()):

@@ -12,7 +12,7 @@ from autoinstr.maps.metric_model import MetricTap
 from autoinstr.metrics.instruments import Instruments
 from autoinstr.metrics.taps import Tap
 from autoinstr.notices import describe, say
-from autoinstr.patch import compiling, functions, targets
+from autoinstr.patch import arguments, compiling, functions, targets
 from autoinstr.patch.importing import when_imported
 from autoinstr.patch.ledger import APPLIED, MISSING, REFUSED, Installed, Ledger, Record, carries
 
@@ -99,6 +99,10 @@ class Tapper:
         self._ledger.installed.append(
             Installed(place, new, list(made), [claim.record for claim in claims], wrappers[-1])
         )
+        for claim in claims:
+            if not claim.entry.optional:
+                for text in arguments.not_taken_by_tapped(targets.underlying(place.raw), claim.entry):
+                    self._say(f"{claim.entry.place}: metrics: {text}")
 
     def _leave_out(self, claims: list[_Claim], error: Exception) -> None:
         missing = isinstance(error, targets.TargetMissing)

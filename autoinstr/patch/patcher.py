@@ -24,7 +24,7 @@ from typing import Any
 from autoinstr.maps.groups import GroupTable, Selection
 from autoinstr.maps.model import Scope, SpanEntry
 from autoinstr.notices import describe, say
-from autoinstr.patch import blocks, compiling, functions, iterables, ledger, pairs, targets
+from autoinstr.patch import arguments, blocks, compiling, functions, iterables, ledger, pairs, targets
 from autoinstr.patch.binding import Binding, TellingBinding
 from autoinstr.patch.claims import Claim, Shared, claims_of, misfit
 from autoinstr.patch.importing import when_imported
@@ -176,6 +176,12 @@ class Patcher:
         for reference in find_stale(module, self.ledger.installed[before:]) if claims else ():
             self._say(f"{reference} was taken from {name} before it was patched: calls through it have no span")
 
+    def waiting(self) -> list[Claim]:
+        """The claims whose modules have not been imported, and that no alternative has made good."""
+        with self._lock:
+            claims = [claim for listed in self._claims.values() for claim in listed]
+        return [claim for claim in claims if claim.fits()]
+
     def patch_class(self, cls: type) -> None:
         """Carry out the claims on methods of `cls` and its bases, found by the classes' own modules and names.
 
@@ -292,6 +298,16 @@ class Patcher:
     def _replacement(self, place: targets.Found, claims: list[Claim], module: str) -> Any:
         return targets.rebuilt(place, lambda function: self._wrapped(function, claims, module))
 
+    def _say_what_is_not_taken(self, place: targets.Found, claims: list[Claim]) -> None:
+        """A line for each argument that a map names and the function does not take."""
+        for claim in claims:
+            # an optional row may be of another release than the one that is here; and the selectors of a class that
+            # is a context manager ask its instances
+            if claim.entry.optional or claim.target.qualname.rpartition(".")[2] != place.name:
+                continue
+            for text in arguments.not_taken_by(targets.underlying(place.raw), claim.entry, claim.target, claim.role):
+                self._say(f"{claim.target.place}: {claim.entry.name}: {text}")
+
     def _class_block(self, module: str, claims: list[Claim], place: targets.Found) -> list[_Built]:
         cls = place.raw
         replacements = blocks.wrap_class_methods(cls, lambda method: self._chooser(method, module, claims))
@@ -310,6 +326,7 @@ class Patcher:
             self._take_off(claims)
             return
         self._note(place, new, claims)
+        self._say_what_is_not_taken(place, claims)
 
     def _refuse(self, claims: list[Claim], error: Exception) -> None:
         why = str(error) if isinstance(error, targets.TargetRefused) else describe(error)
