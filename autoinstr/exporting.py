@@ -18,8 +18,10 @@ import re
 import socket
 import sys
 import threading
+import time
 import types
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -34,6 +36,8 @@ _PROBE_SECONDS = 0.5
 _RESOLVE_SECONDS = 1.0
 """How long the end may wait to learn the address of a name."""
 _REASON_CHARACTERS = 200
+_GRPC_SECONDS = 0.5
+"""How long to wait for gRPC to end its threads."""
 
 
 class GuardedExporter(SpanExporter):
@@ -193,6 +197,36 @@ def address(endpoint: str) -> str:
     return endpoint.partition("//")[2].partition("/")[0] or endpoint
 
 
+def let_go_of_descriptors(guards: Iterable[Any]) -> None:
+    """Close the exporters' connections, whose descriptors nobody can move. Their next batch makes new ones."""
+    for guarded in guards:
+        exporter = guarded._exporter
+        for holder in _holders_of_sessions(exporter):
+            holder._session.close()  # which can be used again
+        if not hasattr(exporter, "_initialize_channel_and_stub"):
+            continue
+        guarded._inherited = True
+        channel, exporter._channel, exporter._client = exporter._channel, None, None
+        if channel is not None:
+            channel.close()
+    _wait_for_the_end_of_grpc()
+
+
+def _wait_for_the_end_of_grpc() -> None:
+    """With the last channel gRPC ends its threads, which close what is theirs; one that finds it closed aborts."""
+    tasks = Path("/proc/self/task")
+    until = time.monotonic() + _GRPC_SECONDS  # a program may have channels of its own
+    while time.monotonic() < until and any(map(_is_of_grpc, tasks.glob("*/comm"))):
+        time.sleep(0.001)
+
+
+def _is_of_grpc(comm: Path) -> bool:
+    try:
+        return comm.read_text().startswith(("grpc_", "event_engine", "lifeguard"))
+    except OSError:  # it has just ended
+        return False
+
+
 _abandoned: list[Any] = []
 """Connections of the parent that a forked child must neither use nor close: they stay referred to."""
 
@@ -206,14 +240,17 @@ def renew_connections(exporter: Any) -> None:
         if hasattr(exporter, "_initialize_channel_and_stub"):
             _abandoned.append((getattr(exporter, "_channel", None), getattr(exporter, "_client", None)))
             exporter._initialize_channel_and_stub()
-        client = getattr(exporter, "_client", None)
-        for holder in (exporter, getattr(client, "_transport", None)):
-            session = getattr(holder, "_session", None)
-            if session is not None:
-                _abandoned.append(session)
-                holder._session = copy.deepcopy(session)  # type: ignore[union-attr]
+        for holder in _holders_of_sessions(exporter):
+            _abandoned.append(holder._session)
+            holder._session = copy.deepcopy(holder._session)
     except Exception as error:
         say(f"an exporter could not be renewed after a fork: {type(error).__name__}: {error}", once="renew")
+
+
+def _holders_of_sessions(exporter: Any) -> list[Any]:
+    """What holds an HTTP exporter's pool of connections; newer ones keep it in a transport."""
+    transport = getattr(getattr(exporter, "_client", None), "_transport", None)
+    return [holder for holder in (exporter, transport) if getattr(holder, "_session", None) is not None]
 
 
 def wrong_address(exporter: Any) -> str | None:
@@ -261,10 +298,6 @@ def why_unreachable(endpoint: str) -> str | None:
     elif not done.wait(_RESOLVE_SECONDS) and not found:
         return f"its name is not resolved within {_RESOLVE_SECONDS:g} s"
     return found[0] if found else None
-
-
-def _answers(endpoint: str) -> bool:
-    return why_unreachable(endpoint) is None
 
 
 class _Quiet(logging.Filter):

@@ -39,6 +39,7 @@ class AutoinstrInstrumentor(BaseInstrumentor):  # type: ignore[misc,unused-ignor
     _watch: PackageWatch | None = None
     _ray: RayBridge | None = None
     _forget_ray: Callable[[], None] | None = None
+    _forget_closing: Callable[[], None] | None = None
     _processes: processes.Bridge | None = None
     _logs: ActiveLogs | None = None
     _termination: Termination | None = None
@@ -66,8 +67,9 @@ class AutoinstrInstrumentor(BaseInstrumentor):  # type: ignore[misc,unused-ignor
                 part.remove()
         if self._logs is not None:
             self._logs.stop()
-        if self._forget_ray is not None:
-            self._forget_ray()
+        for forget in (self._forget_ray, self._forget_closing):
+            if forget is not None:
+                forget()
         if self._watch is not None:
             self._watch.stop()
         if self._activation is not None:
@@ -185,11 +187,23 @@ class AutoinstrInstrumentor(BaseInstrumentor):  # type: ignore[misc,unused-ignor
         self._processes = processes.Bridge(provider, trace_id, end_child)
         self._processes.install()
         if guards or log_guards:
+            from autoinstr.descriptors import before_all_are_closed
             from autoinstr.exporting import EXIT_SECONDS
             from autoinstr.termination import Termination
 
-            self._termination = Termination(send_all, EXIT_SECONDS + 1)
-            self._termination.install()
+            self._termination = termination = Termination(send_all, EXIT_SECONDS + 1)
+            termination.install()
+
+            def let_go() -> None:
+                from autoinstr import exporting
+
+                metrics = self._activation.metrics if self._activation is not None else None
+                termination.let_go()
+                exporting.let_go_of_descriptors(
+                    [*guards, *log_guards, *(metrics.guards if metrics is not None else ())]
+                )
+
+            self._forget_closing = before_all_are_closed(let_go)
         return guards, journal
 
     def _say_what_nobody_has(self) -> None:

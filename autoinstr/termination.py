@@ -24,6 +24,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from autoinstr.descriptors import identity_of, moved_high
+
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid of whoever wrote (unix(7))
 
 
@@ -34,7 +36,7 @@ class Termination:
         self._flush = flush
         self._seconds = seconds
         self._installed = False
-        self._sockets: tuple[socket.socket, socket.socket] | None = None
+        self._sockets: tuple[_Ours, _Ours] | None = None
         self._reset()
 
         def on_sigterm(signum: int, frame: FrameType | None) -> None:
@@ -102,10 +104,10 @@ class Termination:
     def _watch(self) -> None:
         if not hasattr(socket, "SO_PASSCRED"):
             return
-        reader, writer = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        writer.setblocking(False)
-        reader.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        reader, writer = map(_Ours, socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM))
+        writer.socket.setblocking(False)
+        reader.socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        before = signal.set_wakeup_fd(writer.number, warn_on_full_buffer=False)
         if before != -1:
             signal.set_wakeup_fd(before)
             reader.close()
@@ -119,20 +121,23 @@ class Termination:
             return
         reader, writer = self._sockets
         self._sockets = None
-        before = signal.set_wakeup_fd(-1)
-        if before not in (-1, writer.fileno()):
-            signal.set_wakeup_fd(before)
-        try:
-            reader.shutdown(socket.SHUT_RD)  # wakes the thread that reads
-        except OSError:
-            pass
+        _take_back_wakeup(writer)
+        reader.wake()
         reader.close()
         writer.close()
 
-    def _listen(self, reader: socket.socket) -> None:
-        while True:
+    def let_go(self) -> None:
+        """All descriptors will be closed: a byte for each signal must not go to what is opened in their place.
+
+        From here on the handler alone has to do.
+        """
+        if threading.current_thread() is threading.main_thread():
+            self._unwatch()
+
+    def _listen(self, reader: _Ours) -> None:
+        while reader.is_ours():
             try:
-                data, ancillary, _, _ = reader.recvmsg(1, socket.CMSG_SPACE(_CREDENTIALS.size))
+                data, ancillary, _, _ = reader.socket.recvmsg(1, socket.CMSG_SPACE(_CREDENTIALS.size))
             except OSError:
                 return
             if not data:
@@ -159,15 +164,45 @@ class Termination:
             if self._sockets is not None:
                 reader, writer = self._sockets
                 self._sockets = None
-                before = signal.set_wakeup_fd(-1)
-                if before not in (-1, writer.fileno()):
-                    signal.set_wakeup_fd(before)
+                _take_back_wakeup(writer)
                 reader.close()
                 writer.close()
             if signal.getsignal(signal.SIGTERM) is self._handler:
                 self._watch()
         except Exception:  # the handler alone has to do
             pass
+
+
+class _Ours:
+    """A socket of ours under a high number, which may have become somebody else's."""
+
+    def __init__(self, low: socket.socket) -> None:
+        self.socket = socket.socket(fileno=moved_high(low.detach()))
+        self.number = self.socket.fileno()
+        self._identity = identity_of(self.number)
+
+    def is_ours(self) -> bool:
+        return self.socket.fileno() >= 0 and identity_of(self.number) == self._identity
+
+    def wake(self) -> None:
+        """End the waiting of the thread that reads."""
+        if self.is_ours():
+            try:
+                self.socket.shutdown(socket.SHUT_RD)
+            except OSError:
+                pass
+
+    def close(self) -> None:
+        if self.is_ours():
+            self.socket.close()
+        else:
+            self.socket.detach()
+
+
+def _take_back_wakeup(writer: _Ours) -> None:
+    before = signal.set_wakeup_fd(-1)
+    if before not in (-1, writer.number):
+        signal.set_wakeup_fd(before)
 
 
 def _sender(ancillary: list[tuple[int, int, Any]]) -> int | None:

@@ -76,7 +76,7 @@ def test_an_endpoint_without_http_in_front_is_told_as_such(tmp_path: Path) -> No
     with refusing(200) as address:
         said = said_of(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT=address, OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf")
     assert said[0] == (
-        f"autoinstr: no span can be sent to {address}/v1/traces: "
+        f"autoinstr: spans can't be sent to {address}/v1/traces: "
         "OTLP over HTTP needs http:// or https:// in front (OTEL_EXPORTER_OTLP_ENDPOINT)"
     )
     assert len(said) == 2, "and what was lost"

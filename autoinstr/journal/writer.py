@@ -8,7 +8,6 @@ can't be written is said once, and training goes on.
 from __future__ import annotations
 
 import atexit
-import fcntl
 import os
 import socket
 import sys
@@ -22,33 +21,16 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 
 from autoinstr import __version__
+from autoinstr.descriptors import identity_of, moved_high
 from autoinstr.journal import encoding, identity
 from autoinstr.notices import say
 from autoinstr.resource import completed
 from autoinstr.spans import GROUP_ATTRIBUTE
 
-_HIGH = 200
-"""Descriptors from here on are free: where standard error is closed, a file that is opened would become it."""
-
 
 def _open_high(path: Path) -> int:
     """Open the file to append to it, under a high descriptor where the process may have one."""
-    low = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-    try:
-        high = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _HIGH)
-    except OSError:  # the limit on open files is lower
-        return low
-    os.close(low)
-    return high
-
-
-def _identity_of(file: int) -> tuple[int, int] | None:
-    """What tells a file from another that was opened under its number; None where nothing is open there."""
-    try:
-        found = os.fstat(file)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+    return moved_high(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644))
 
 
 class JournalProcessor(SpanProcessor):
@@ -86,7 +68,7 @@ class JournalProcessor(SpanProcessor):
     def _in_child(self) -> None:
         """A forked child writes to a file of its own."""
         self._lock.release()
-        if self._file is not None and _identity_of(self._file) == self._identity:
+        if self._file is not None and identity_of(self._file) == self._identity:
             os.close(self._file)
         self.path = None
         self.lost = 0
@@ -209,7 +191,7 @@ class JournalProcessor(SpanProcessor):
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 file = _open_high(path)
-                self._identity = _identity_of(file)
+                self._identity = identity_of(file)
                 # the first record before any other thread sees the file
                 self.path = path
                 self._put(file, self._introduction(span, host, pid))
@@ -224,7 +206,7 @@ class JournalProcessor(SpanProcessor):
         """The journal's file under a new descriptor; the old number is somebody else's now, and stays open."""
         assert self.path is not None
         file = _open_high(self.path)
-        self._identity = _identity_of(file)
+        self._identity = identity_of(file)
         return file
 
     def _introduction(self, span: ReadableSpan, host: str, pid: int) -> str:
@@ -252,7 +234,7 @@ class JournalProcessor(SpanProcessor):
         data = line.encode()
         if self._torn:  # what was cut off must not take this record with it
             data, self._torn = b"\n" + data, False
-        if _identity_of(file) != self._identity:
+        if identity_of(file) != self._identity:
             # whoever closed every descriptor (a daemon does) may hold a file of its own under our number
             file = self._file = self._reopened()
         written = os.write(file, data)

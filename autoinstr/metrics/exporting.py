@@ -36,7 +36,7 @@ class GuardedMetricExporter(MetricExporter):
         wrong = exporting.wrong_address(exporter)
         self._no_address = wrong is not None
         if wrong is not None:
-            say(f"no metric can be sent to {self.endpoint}: {wrong}", once=once)
+            say(f"metrics can't be sent to {self.endpoint}: {wrong}", once=once)
         exporting.quieten(_EXPORTER_LOGGERS)
         os.register_at_fork(after_in_child=self._in_child)
 
