@@ -22,7 +22,9 @@ def callees_of(entries: Iterable[SpanEntry | MetricTap]) -> set[str]:
             if entry.only_when:
                 found.add(callee_of(entry.target))
             continue
-        by_caller = any(p.root == "caller" for _, paths in (*entry.attributes, *entry.resource) for p in paths)
+        read = [path for _, paths in (*entry.attributes, *entry.resource) for path in paths]
+        read += [path for path, _ in entry.only_when]
+        by_caller = any(one.root == "caller" for path in read for one in (path, *path.operands))
         for target in entry.targets():
             if target.selectors or entry.inside or by_caller or entry.join.kind == "block":
                 found.add(callee_of(target))
@@ -137,13 +139,23 @@ class _RowCheck:
             wrong = [text for text in (self._path(path, begins) for path in paths) if text is not None]
             if len(wrong) == len(paths):
                 self._missing.append(self._at(self._entry.place, f"{key}: {wrong[0]}"))
+        for path, _ in self._entry.only_when:
+            text = self._path(path, begins)
+            if text is not None:
+                self._missing.append(self._at(self._entry.place, f"only_when: {text}"))
         for path in self._entry.join.match or ():
             text = self._path(path, found)
             if text is not None:
                 self._missing.append(self._at(self._entry.place, f"match: {text}"))
 
     def _path(self, path: ValuePath, targets: list[Target]) -> str | None:
-        """What is wrong with one value path, or None."""
+        """What is wrong with one value path, or None. A `default` says that what it reads may not be there."""
+        if any(reducer == "default" for reducer, _ in path.reducers):
+            return None
+        for operand in path.operands:
+            wrong = self._path(operand, targets)
+            if wrong is not None:
+                return wrong
         name = path.name or ""
         if path.root == "args":
             wrong = self._lookup.why_no_argument(name, targets)

@@ -119,6 +119,7 @@ def _detail(span: ActiveSpan, spec: str) -> str:
     if join.match:
         lines.append(("match", ", ".join(path.text for path in join.match)))
     lines += [("inside", module) for module in entry.inside]
+    lines += [(f"only when {path.text}", " or ".join(map(str, allowed.values))) for path, allowed in entry.only_when]
     lines += [(f"attribute {key}", " or ".join(path.text for path in paths)) for key, paths in entry.attributes]
     if entry.scope is not None:
         said = [f"bucket {entry.scope.bucket}"] if entry.scope.bucket else []
@@ -182,6 +183,7 @@ def _plain(span: ActiveSpan) -> dict[str, Any]:
         "once": join.once,
         "match": [path.text for path in join.match or ()],
         "inside": list(entry.inside),
+        "only_when": {path.text: list(allowed.values) for path, allowed in entry.only_when},
         "attributes": {key: [path.text for path in paths] for key, paths in entry.attributes},
         "scope": None if entry.scope is None else {"bucket": entry.scope.bucket, "groups": dict(entry.scope.groups)},
         "optional": entry.optional,

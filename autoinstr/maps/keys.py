@@ -38,6 +38,7 @@ SPAN_KEYS: Final = (
     Key("between", "between", "A span that one function begins and another ends."),
     Key("each", "targets", "A span for every item that a loop pulls from what this function returns."),
     Key("inside", "modules", "Only calls that come from these modules or below. An empty list lifts the map's."),
+    Key("only_when", "only_when", "Only calls in which these value paths have one of these values."),
     Key("attributes", "attributes", "Attribute names, each with a value path or a list: the first that gives one."),
     Key("resource", "run_attributes", "Resource attributes of the run, learned when the span begins: the model."),
     Key("bucket", "bucket_or_none", "The goodput bucket of this span, in place of its group's; no scope changes it."),

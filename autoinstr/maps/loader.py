@@ -134,6 +134,7 @@ class _Reader:
             "moves": self.moves,
             "name": self.name,
             "names": lambda node, what: self._listed(node, what, "names", lambda item: self.name(item, what)),
+            "only_when": self.only_when,
             "paths": self.paths,
             "process_attributes": lambda node, what: self.resource(node, what, ("const", "env"), "a map's resource"),
             "run_attributes": lambda node, what: self.resource(node, what, _BEFORE_THE_CALL, "a span's resource"),
@@ -435,6 +436,7 @@ class _Reader:
             inside=inside,
             attributes=attributes,
             resource=found.get("resource", ()),
+            only_when=found.get("only_when", ()),
             bucket=found.get("bucket"),
             scope=found.get("scope"),
             optional=found.get("optional", False),
@@ -453,13 +455,16 @@ class _Reader:
             raise self.wrong(found["start_from"].place, f"start_from goes with function and between, not with {kind}")
         for key, paths in attributes:
             roots = {path.root for path in paths if path.root != "const"}
-            if "return" not in roots:
+            late = sorted(roots & values.AT_END)
+            if not late:
                 continue
             if kind != "function":
-                raise self.wrong(place, f"the attribute {key!r} reads 'return', which goes with function, not {kind}")
+                raise self.wrong(
+                    place, f"the attribute {key!r} reads {late[0]!r}, which goes with function, not {kind}"
+                )
             if len(roots) > 1:  # one is read when the function has returned, the others before it runs
-                others = ", ".join(repr(root) for root in sorted(roots - {"return"}))
-                raise self.wrong(place, f"the attribute {key!r} mixes 'return' with {others}; use one of them")
+                others = ", ".join(repr(root) for root in sorted(roots - {late[0]}))
+                raise self.wrong(place, f"the attribute {key!r} mixes {late[0]!r} with {others}; use one of them")
 
     # -- join points ----------------------------------------------------------------------------------
 
@@ -473,6 +478,8 @@ class _Reader:
         for path in match or ():
             if path.root not in ("args", "self"):
                 raise self.wrong(node.place, f"match reads args or self, not {path.root!r}")
+            if path.operands:
+                raise self.wrong(node.place, f"match reads one value at a time, not {shown(path.text)}")
         return JoinPoint(
             what, found["begin"], found.get("end", ()), found.get("until", ()), match, found.get("once", False)
         )
@@ -564,6 +571,26 @@ class _Reader:
         if kind == "a number":
             kind += " beyond 64 bits" if isinstance(scalar, int) else " that can't be read"
         raise self.wrong(node.place, f"{what} must be a value path or a constant, not {kind}")
+
+    def scalar(self, node: Node, what: str) -> Any:
+        """A text, number, boolean or nothing, as YAML reads it."""
+        value = node.scalar if node.is_scalar else node
+        if not (value is None or isinstance(value, (str, bool, int, float))):
+            raise self.wrong(node.place, f"{what} takes texts, numbers and booleans, not {node.kind}")
+        return value
+
+    def only_when(self, node: Node, what: str) -> tuple[tuple[values.ValuePath, Selector], ...]:
+        def condition(pair: Pair) -> tuple[values.ValuePath, Selector]:
+            text, key_node, value = pair
+            path = self.path(key_node, what)
+            if path.root == "const" or path.root in values.AT_END:
+                raise self.wrong(key_node.place, f"only_when reads args, self, caller or env, not {shown(text)}")
+            options = self.whole(value if value.is_sequence else (value,), lambda item: self.scalar(item, what))
+            if not options:
+                raise self.wrong(value.place, f"only_when: {shown(text)} has no value that it may have")
+            return path, Selector(text, tuple(options))
+
+        return tuple(self.whole(self.pairs(node, None, what), condition))
 
     def scope(self, node: Node, what: str) -> Scope:
         found = self.all_fields(node, keys.SCOPE_KEYS, what)

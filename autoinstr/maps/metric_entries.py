@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from autoinstr.maps import keys
 from autoinstr.maps.metric_model import DURATION, KINDS, STAR, LoggerKey, MetricTap, SeriesEntry
-from autoinstr.maps.model import Place, Selector, Target
+from autoinstr.maps.model import Place, Target
 from autoinstr.maps.nodes import Node
 from autoinstr.maps.values import ValuePath
 from autoinstr.maps.words import shown, suggest
@@ -40,7 +40,6 @@ def kinds(reader: _Reader) -> dict[str, Callable[[Node, str], Any]]:
         "metric_attributes": mine.attributes,
         "metric_kind": mine.kind,
         "metrics": lambda node, what: node,  # read last: it needs the map's name
-        "only_when": mine.only_when,
         "series": lambda node, what: node,  # read with its tap
         "series_names": mine.series_names,
         "table": mine.table,
@@ -60,6 +59,11 @@ def read(reader: _Reader, node: Node, map_name: str) -> tuple[MetricTap, ...]:
     with reader.consequence("this one is left out"):
         reader.possible(reader.pairs(node, None, "metrics"), lambda pair: mine.taps(pair, map_name, found))
     return tuple(found)
+
+
+def _not_here(path: ValuePath) -> list[str]:
+    """The roots of a path that a tap knows nothing of."""
+    return [one.root for one in (path, *path.operands) if one.root in ("caller", "outcome")]
 
 
 class _MetricReader:
@@ -86,6 +90,9 @@ class _MetricReader:
         reader = self._reader
         what = f"the tap on {target}"
         found = reader.all_fields(node, keys.TAP_KEYS, what)
+        for path, allowed in found.get("only_when", ()):
+            if _not_here(path):
+                raise reader.wrong(place, f"only_when of a tap reads args, self or env, not {shown(allowed.argument)}")
         if "series" not in found:
             raise reader.wrong(node.place, f"{what} needs series")
         values: ValuePath | None = found.get("values")
@@ -113,21 +120,6 @@ class _MetricReader:
         if path.root not in ("args", "self"):
             raise self._reader.wrong(node.place, f"values reads args or self, not {path.root!r}")
         return path
-
-    def only_when(self, node: Node, what: str) -> tuple[tuple[ValuePath, Selector], ...]:
-        reader = self._reader
-
-        def condition(pair: Pair) -> tuple[ValuePath, Selector]:
-            text, key_node, value = pair
-            path = reader.path(key_node, what)
-            if path.root not in ("args", "self", "env"):
-                raise reader.wrong(key_node.place, f"only_when reads args, self or env, not {shown(text)}")
-            options = reader.whole(value if value.is_sequence else (value,), lambda item: self._scalar(item, what))
-            if not options:
-                raise reader.wrong(value.place, f"only_when: {shown(text)} has no value that it may have")
-            return path, Selector(text, tuple(options))
-
-        return tuple(reader.whole(reader.pairs(node, None, what), condition))
 
     # -- series ---------------------------------------------------------------------------------------
 
@@ -223,8 +215,8 @@ class _MetricReader:
         if node.is_scalar and node.scalar == DURATION.text:
             return DURATION
         path = self._reader.path(node, what)
-        if path.root == "caller":
-            raise self._reader.wrong(node.place, "the value of a series does not come from the caller")
+        if roots := _not_here(path):
+            raise self._reader.wrong(node.place, f"the value of a series does not come from the {roots[0]}")
         return path
 
     def attributes(self, node: Node, what: str) -> Attributes:
@@ -237,8 +229,9 @@ class _MetricReader:
             if value.is_scalar and value.scalar == STAR:
                 return name, None
             paths = reader.paths(value, f"the attribute {shown(name)}")
-            if any(path.root == "caller" for path in paths):
-                raise reader.wrong(value.place, "the attribute of a series does not come from the caller")
+            for path in paths:
+                if roots := _not_here(path):
+                    raise reader.wrong(value.place, f"the attribute of a series does not come from the {roots[0]}")
             for text in (name, *(path.text for path in paths if path.root != "const")):
                 if _COUNTS_STEPS.search(text):
                     raise reader.wrong(
@@ -254,7 +247,7 @@ class _MetricReader:
 
         def cell(pair: Pair) -> tuple[str, Any]:
             name, key_node, value = pair
-            constant = self._scalar(value, what)
+            constant = reader.scalar(value, what)
             if constant is None or not name.strip():
                 raise reader.wrong(key_node.place, "a cell of a table has a name and a text, number or boolean")
             return name, constant
@@ -281,16 +274,9 @@ class _MetricReader:
 
     def boundaries(self, node: Node, what: str) -> tuple[float, ...]:
         reader = self._reader
-        found = reader.whole(node if node.is_sequence else (node,), lambda item: self._scalar(item, what))
+        found = reader.whole(node if node.is_sequence else (node,), lambda item: reader.scalar(item, what))
         numbers = [float(n) for n in found if isinstance(n, (int, float)) and not isinstance(n, bool)]
         rising = numbers == sorted(set(numbers))
         if len(numbers) != len(found) or not numbers or not rising or not all(map(math.isfinite, numbers)):
             raise reader.wrong(node.place, f"{what} must be a list of rising numbers")
         return tuple(numbers)
-
-    def _scalar(self, node: Node, what: str) -> Any:
-        """A text, number, boolean or nothing, as YAML reads it."""
-        value = node.scalar if node.is_scalar else node
-        if not (value is None or isinstance(value, (str, bool, int, float))):
-            raise self._reader.wrong(node.place, f"{what} takes texts, numbers and booleans, not {node.kind}")
-        return value

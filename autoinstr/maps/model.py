@@ -138,6 +138,8 @@ class SpanEntry:
     attributes: tuple[tuple[str, tuple[ValuePath, ...]], ...] = ()
     resource: tuple[tuple[str, tuple[ValuePath, ...]], ...] = ()
     """Attributes of the run, which are learned when the span begins."""
+    only_when: tuple[tuple[ValuePath, Selector], ...] = ()
+    """Value paths, each with the values that it must have for a call to count."""
     bucket: str | None = None
     """The bucket written on the span, `none` for none; None leaves it to the group and the scope."""
     scope: Scope | None = None

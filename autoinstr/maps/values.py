@@ -30,14 +30,17 @@ class _Missing:
 
 
 MISSING: Final = _Missing()
+NOTHING: Final[Mapping[str, Any]] = types.MappingProxyType({})
 
 
 class PathError(ValueError):
     """A value path that can't be parsed: what is wrong, and the word that was meant, if one is near."""
 
 
-ROOTS: Final = ("args", "self", "return", "caller", "env")
+ROOTS: Final = ("args", "self", "return", "outcome", "caller", "env")
 """What a path may start from; any other constant is written as a YAML number, boolean or `'quoted text'`."""
+AT_END: Final = frozenset({"return", "outcome"})
+"""The roots that are known when the function is over."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,16 @@ class ValuePath:
     reducers: tuple[tuple[str, Any], ...]
     constant: Any = None
 
-    def walk(self, start: Any) -> Any:
-        """Follow the steps and reducers from `start`. Never raises, except for a real `KeyboardInterrupt`."""
+    @property
+    def operands(self) -> tuple[ValuePath, ...]:
+        """The paths that stand in reducers, as in `args.total | div(args.parts)`."""
+        return tuple(argument for _, argument in self.reducers if isinstance(argument, ValuePath))
+
+    def walk(self, start: Any, operands: Mapping[str, Any] = NOTHING) -> Any:
+        """Follow the steps and reducers from `start`. Never raises, except for a real `KeyboardInterrupt`.
+
+        `operands` are the values of the paths in reducers, by their texts.
+        """
         value = start
         try:
             if value is not MISSING:
@@ -71,6 +82,8 @@ class ValuePath:
                     if value is MISSING:
                         break
             for name, argument in self.reducers:
+                if isinstance(argument, ValuePath):
+                    argument = operands.get(argument.text, MISSING)
                 value = _REDUCERS[name](value, argument)
         except KeyboardInterrupt:  # Ctrl-C belongs to the user, even while it hits our line
             raise
@@ -171,8 +184,46 @@ def _reduce_mean(value: Any, _: Any) -> Any:
 
 
 def _reduce_add(value: Any, argument: Any) -> Any:
-    number = _number(value) if value is not MISSING else MISSING
-    return MISSING if isinstance(number, _Missing) else number + argument
+    first, second = _operand(value), _operand(argument)
+    return MISSING if isinstance(first, _Missing) or isinstance(second, _Missing) else first + second
+
+
+def _reduce_div(value: Any, argument: Any) -> Any:
+    first, second = _operand(value), _operand(argument)
+    if isinstance(first, _Missing) or isinstance(second, _Missing) or not second:
+        return MISSING
+    both_int = isinstance(first, int) and isinstance(second, int)
+    return first // second if both_int and not first % second else first / second
+
+
+def _operand(value: Any) -> int | float | _Missing:
+    return MISSING if value is MISSING else _number(value)
+
+
+def _reduce_nbytes(value: Any, _: Any) -> Any:
+    return MISSING if value is MISSING or value is None else _nbytes(value, [_MAX_LEAVES])
+
+
+_MAX_LEAVES: Final = 10_000
+
+
+def _nbytes(value: Any, left: list[int]) -> int:
+    """The bytes of all tensors, arrays and byte strings in `value`, told by their shapes: no data is looked at."""
+    left[0] -= 1
+    if left[0] < 0:
+        raise ValueError("too many items to count their bytes")
+    kind = type(value)
+    if kind in (bytes, bytearray):
+        return len(value)
+    if isinstance(value, Mapping):  # TensorDict is one
+        return sum(_nbytes(item, left) for item in value.values())
+    if kind in (list, tuple):
+        return sum(_nbytes(item, left) for item in value)
+    if getattr(value, "is_nested", False) is True:  # its own `nbytes` does not know, or counts what is only a view
+        value = value.values() if callable(getattr(value, "offsets", None)) else value
+        return int(value.numel()) * int(value.element_size())
+    own = getattr(value, "nbytes", None)
+    return own if type(own) is int else 0
 
 
 def _reduce_len(value: Any, _: Any) -> Any:
@@ -197,11 +248,15 @@ _REDUCERS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "float": _reduce_float,
     "str": _reduce_str,
     "type": _reduce_type,
+    "nbytes": _reduce_nbytes,
     "add": _reduce_add,
+    "div": _reduce_div,
     "default": _reduce_default,
 }
 REDUCERS: Final = tuple(_REDUCERS)
-_WITH_ARGUMENT: Final = frozenset({"add", "default"})
+_OF_NUMBERS: Final = frozenset({"add", "div"})
+"""They take a number, or a path to one."""
+_WITH_ARGUMENT: Final = _OF_NUMBERS | {"default"}
 
 # -- parsing ------------------------------------------------------------------------------------------
 
@@ -256,7 +311,13 @@ def parse(text: str) -> ValuePath:
         if not steps or not isinstance(steps[0], str):
             raise PathError(f"{root!r} needs a name, as in {root}.step")
         first = str(steps.pop(0))
-    return ValuePath(source, root, first, tuple(steps), tuple(_parse_reducer(p, text) for p in pipes))
+    if root == "outcome" and steps:
+        raise PathError(f"'outcome' is a text, 'ok', 'error' or 'timeout', and has nothing below it: {shown(text)}")
+    path = ValuePath(source, root, first, tuple(steps), tuple(_parse_reducer(p, text) for p in pipes))
+    for operand in path.operands:
+        if root in AT_END or operand.root in AT_END:
+            raise PathError(f"{shown(text)} mixes what is known at the end with what is known at the start")
+    return path
 
 
 def split(source: str, mark: str) -> list[str]:
@@ -285,9 +346,15 @@ def _parse_reducer(part: str, text: str) -> tuple[str, Any]:
         form = f"{name}(value)" if name in _WITH_ARGUMENT else name
         raise PathError(f"the reducer {name!r} is written {form}")
     argument = None if raw is None else literal(raw)
-    if name == "add" and (isinstance(argument, bool) or not isinstance(argument, (int, float))):
-        raise PathError(f"add(...) takes a number, not {shown(raw)}")
+    if name in _OF_NUMBERS and (isinstance(argument, bool) or not isinstance(argument, (int, float))):
+        return name, _parse_operand(name, raw.strip())
     return name, argument
+
+
+def _parse_operand(name: str, raw: str) -> ValuePath:
+    if raw.partition(".")[0] not in ROOTS:
+        raise PathError(f"{name}(...) takes a number or a value path, not {shown(raw)}")
+    return parse(raw)
 
 
 def literal(raw: str) -> Any:

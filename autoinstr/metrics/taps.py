@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 from autoinstr.maps.metric_model import LoggerKey, MetricTap, SeriesEntry
@@ -237,6 +238,10 @@ class _Route(NamedTuple):
 
 
 def _reader(path: ValuePath, parameters: Mapping[str, tuple[int | None, Any]]) -> Read:
+    if path.operands:
+        start = _reader(replace(path, steps=(), reducers=()), parameters)
+        operands = [(operand.text, _reader(operand, parameters)) for operand in path.operands]
+        return lambda call: path.walk(start(call), {text: read(call) for text, read in operands})
     walk = path.walk
     if path.root == "const":
         return lambda call: path.constant

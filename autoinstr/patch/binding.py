@@ -10,6 +10,7 @@ from typing import Any
 
 from autoinstr.maps.model import Selector, SpanEntry
 from autoinstr.maps.values import (
+    AT_END,
     MISSING,
     ValuePath,
     argument_getter,
@@ -34,21 +35,29 @@ class Binding:
         self._at_end: list[tuple[str, list[ValuePath], bool]] = []
         self.needs_caller = bool(entry.inside)
         self._selectors = [(argument_getter(s.argument, self._parameters), s) for s in selectors]
+        self._conditions = [(self._reader(path), allowed) for path, allowed in entry.only_when]
         open_content = entry.content and capture_content
         for key, paths in entry.attributes:
             redact = not open_content and (is_sensitive(key) or any(is_sensitive(p.text) for p in paths))
-            if any(path.root == "return" for path in paths):
+            if any(path.root in AT_END for path in paths):
                 self._at_end.append((key, list(paths), redact))
             else:
                 self._at_start.append((key, [self._reader(path) for path in paths], redact))
         self.has_start = bool(self._at_start)
         self.has_end = bool(self._at_end)
         self.has_selectors = bool(self._selectors)
+        self.has_conditions = bool(self._conditions)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_no_binding, ())  # see Entering.__reduce__
 
     def _reader(self, path: ValuePath) -> Reader:
+        if path.operands:
+            start = self._reader(replace(path, steps=(), reducers=()))
+            operands = [(operand.text, self._reader(operand)) for operand in path.operands]
+            return lambda args, kwargs, frame: path.walk(
+                start(args, kwargs, frame), {text: read(args, kwargs, frame) for text, read in operands}
+            )
         walk = path.walk
         if path.root == "const":
             constant = path.constant
@@ -76,6 +85,14 @@ class Binding:
         except BaseException:  # an argument's own `__class__` may raise anything; such a one is not asked for
             return False
 
+    def accepts(self, args: Args, kwargs: Kwargs, frame: FrameType | None) -> bool:
+        """Whether the values that `only_when` names are those that it asks for; one that is missing is None."""
+        for read, allowed in self._conditions:
+            value = plain_label(read(args, kwargs, frame))
+            if not allowed.accepts(None if value is MISSING else value):
+                return False
+        return True
+
     def selected_values(self, args: Args, kwargs: Kwargs) -> tuple[Any, ...]:
         """The values of the selecting arguments (what tells one pair of begin and end from another)."""
         return tuple(get(args, kwargs) for get, _ in self._selectors)
@@ -96,13 +113,17 @@ class Binding:
                 say(f"attribute {key} left out: {describe(error)}", once=f"attribute {key}")
         return found
 
-    def at_end(self, result: Any) -> dict[str, Any] | None:
-        """The attributes that come from what the function returned. Never raises."""
+    def at_end(self, result: Any, exception: BaseException | None = None) -> dict[str, Any] | None:
+        """The attributes that come from what the function returned, or raised. Never raises."""
         found: dict[str, Any] = {}
         for key, paths, redact in self._at_end:
+            if exception is not None and any(path.root == "return" for path in paths):
+                continue
             try:
                 for path in paths:
-                    start = result if path.root == "return" else path.constant
+                    start = outcome(exception) if path.root == "outcome" else path.constant
+                    if path.root == "return":
+                        start = result
                     value = to_attribute(path.walk(start), redact)
                     if value is not MISSING:
                         found[key] = value
@@ -138,6 +159,16 @@ class TellingBinding(Binding):
         return super().at_start(args, kwargs, frame)
 
 
+def outcome(exception: BaseException | None) -> str:
+    """How a call went: `ok`, `timeout`, `error`, or `cancelled` where it was told to stop."""
+    if exception is None:
+        return "ok"
+    # before Python 3.11 asyncio and concurrent.futures have a TimeoutError each
+    if isinstance(exception, TimeoutError) or type(exception).__name__ == "TimeoutError":
+        return "timeout"
+    return "error" if isinstance(exception, Exception) else "cancelled"
+
+
 def plain_label(value: Any) -> Any:
     """A selecting value as maps write it: members of a `str` enum by their text."""
     kind = type(value)  # what it says its `__class__` is may be a lie
@@ -146,6 +177,7 @@ def plain_label(value: Any) -> Any:
 
 def _no_binding() -> Binding:
     binding = Binding.__new__(Binding)
-    binding._at_start, binding._at_end, binding._selectors = [], [], []
-    binding.needs_caller = binding.has_start = binding.has_end = binding.has_selectors = False
+    binding._at_start, binding._at_end, binding._selectors, binding._conditions = [], [], [], []
+    binding.needs_caller = binding.has_start = binding.has_end = False
+    binding.has_selectors = binding.has_conditions = False
     return binding

@@ -82,6 +82,8 @@ class BlockChooser:
                     continue
                 if len(entry.selectors) > (1 if self._label is not None else 0) and not binding.selects(args, kwargs):
                     continue
+                if binding.has_conditions and not binding.accepts(args, kwargs, frame):
+                    continue
                 attributes = binding.at_start(args, kwargs, frame) if binding.has_start else None
                 return Entered(entry.plan, attributes, args[0] if args else None)
         except KeyboardInterrupt:

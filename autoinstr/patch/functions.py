@@ -55,7 +55,7 @@ class Entering:
         self._module = module
         self._start_from = start_from
         self._simple = not (binding.has_selectors or binding.needs_caller or binding.has_start or start_from)
-        self._simple = self._simple and plan.once_per_instance is None
+        self._simple = self._simple and plan.once_per_instance is None and not binding.has_conditions
 
     def __reduce__(self) -> tuple[Any, ...]:
         # a patched function that is pickled by value takes a switched-off copy of us along, and no locks
@@ -81,6 +81,8 @@ class Entering:
                 frame = calling_frame(sys._getframe(depth), self._module)
                 if self._inside and not is_inside(frame, self._inside):
                     return None
+            if binding.has_conditions and not binding.accepts(args, kwargs, frame):
+                return None
             attributes = binding.at_start(args, kwargs, frame) if binding.has_start else None
             start = self._start_from() if self._start_from is not None else None
         except KeyboardInterrupt:
@@ -101,7 +103,8 @@ def _enter_nothing(*_: Any, **__: Any) -> None:
 
 Enter = Callable[[tuple[Any, ...], dict[str, Any]], "Opened | None"]
 Beside = Callable[[tuple[Any, ...], dict[str, Any]], None]
-AtEnd = Callable[[Any], "dict[str, Any] | None"]
+AtEnd = Callable[..., "dict[str, Any] | None"]
+"""Attributes of what the function returned, or of None and what it raised."""
 
 
 def wrap_function(function: Callable[..., Any], enter: Enter, binding: Binding) -> Callable[..., Any]:
@@ -216,7 +219,7 @@ def _plain(function: Callable[..., Any], enter: Enter, at_end: AtEnd | None) -> 
             result = function(*args, **kwargs)
             attributes = at_end(result) if at_end is not None else None
         except BaseException as exception:
-            close(opened, exception)
+            close(opened, exception, at_end(None, exception) if at_end is not None else None)
             raise
         close(opened, None, attributes)
         return result
@@ -239,7 +242,7 @@ def _decorated(function: Callable[..., Any], enter: Enter, at_end: AtEnd | None)
             make = _BY_RESULT.get(type(result))
             attributes = at_end(result) if at_end is not None and make is None else None
         except BaseException as exception:
-            close(opened, exception)
+            close(opened, exception, at_end(None, exception) if at_end is not None else None)
             raise
         if make is None:
             close(opened, None, attributes)
@@ -269,7 +272,7 @@ def _coroutine(
             result = await steps
             attributes = at_end(result) if at_end is not None else None
         except BaseException as exception:
-            close(opened, exception)
+            close(opened, exception, at_end(None, exception) if at_end is not None else None)
             raise
         close(opened, None, attributes)
         return result
@@ -370,7 +373,7 @@ def _generator(
             attributes = at_end(result) if at_end is not None else None
         except BaseException as exception:
             if opened is not None:
-                close(opened, exception)
+                close(opened, exception, at_end(None, exception) if at_end is not None else None)
             raise
         finally:
             if after is not None:
@@ -412,13 +415,13 @@ def _async_generator(
                     step = body.athrow(thrown)
         except BaseException as exception:
             if opened is not None:
-                close(opened, exception)
+                close(opened, exception, at_end(None, exception) if at_end is not None else None)
             raise
         finally:
             if after is not None:
                 after(args, kwargs)
         if opened is not None:
-            close(opened)
+            close(opened, None, at_end(None) if at_end is not None else None)
 
     return wrapper
 

@@ -130,6 +130,8 @@ def wrap_begin(
                 frame = calling_frame(sys._getframe(2), module)
                 if inside and not is_inside(frame, inside):
                     return
+            if binding.has_conditions and not binding.accepts(args, kwargs, frame):
+                return
             attributes = binding.at_start(args, kwargs, frame) if binding.has_start else None
             pairing.begin(pairing.key(binding, match, args, kwargs), attributes)
         except KeyboardInterrupt:

@@ -334,6 +334,36 @@ def test_the_caller_of_a_function_and_what_its_closure_holds(tmp_path: Path) -> 
     assert said(outcome) == ["m.yaml:5:3: s: no caller of work has a local 'unused' (loop.one)"]
 
 
+def test_conditions_and_divisors_are_checked_and_a_default_may_be_missing(tmp_path: Path) -> None:
+    folder = package(
+        tmp_path,
+        work="def work(size, parts): ...",
+        loop="""
+            from pkg import work
+            def one():
+                mode = 1
+                work.work(4, 2)
+            """,
+    )
+    outcome = check(
+        folder,
+        """
+        a.good:
+          group: job
+          function: pkg.work:work
+          only_when: {args.size: 4, caller.mode: 1}
+          attributes: {n: args.size | div(args.parts), e: caller.epoch | default(0)}
+        a.bad: {group: job, function: "pkg.work:work", only_when: {args.sise: 4, caller.mod: 1}}
+        a.div: {group: job, function: "pkg.work:work", attributes: {n: args.size | div(args.part)}}
+        """,
+    )
+    assert said(outcome) == [
+        "m.yaml:9:3: only_when: work takes no 'sise', did you mean 'size'?",
+        "m.yaml:9:3: only_when: no caller of work has a local 'mod' (one), did you mean 'mode'?",
+        "m.yaml:10:3: n: work takes no 'part', did you mean 'parts'?",
+    ]
+
+
 def test_several_ways_to_a_value_and_one_is_enough(tmp_path: Path) -> None:
     package(tmp_path, train="def train(config): ...")
     outcome = check(

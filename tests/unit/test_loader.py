@@ -270,10 +270,13 @@ PATHS = {
         "!!python/name:os.system ''",
         "the attribute 'k' must be a value path or a constant, not a value with the tag !!python/name:os.system",
     ),
-    "root": ("arg.x", "a value path starts with args, self, return, caller, env, not 'arg', did you mean 'args'?"),
+    "root": (
+        "arg.x",
+        "a value path starts with args, self, return, outcome, caller, env, not 'arg', did you mean 'args'?",
+    ),
     "root far": (
         "train",
-        "a value path starts with args, self, return, caller, env, not 'train'; a constant text has two pairs of quotes: \"'text'\"",  # noqa: E501
+        "a value path starts with args, self, return, outcome, caller, env, not 'train'; a constant text has two pairs of quotes: \"'text'\"",  # noqa: E501
     ),
     "no path": ("'| len'", "'| len' is no value path"),
     "step": ("args.x-y", "can't read '-y' in the value path 'args.x-y'"),
@@ -283,7 +286,19 @@ PATHS = {
     "reducer empty": ("'args.x |'", "can't read the reducer '' in 'args.x |'"),
     "reducer arg": ("args.x | len(3)", "the reducer 'len' is written len"),
     "reducer no arg": ("args.x | default", "the reducer 'default' is written default(value)"),
-    "add text": ("args.x | add(one)", "add(...) takes a number, not 'one'"),
+    "outcome of": (
+        "outcome.x",
+        "'outcome' is a text, 'ok', 'error' or 'timeout', and has nothing below it: 'outcome.x'",
+    ),
+    "div late": (
+        "args.x | div(return.y)",
+        "'args.x | div(return.y)' mixes what is known at the end with what is known at the start",
+    ),
+    "late div": (
+        "return.x | div(args.y)",
+        "'return.x | div(args.y)' mixes what is known at the end with what is known at the start",
+    ),
+    "add text": ("args.x | add(one)", "add(...) takes a number or a value path, not 'one'"),
 }
 """What is wrong with a value path; each in its attribute at 4:53."""
 
@@ -337,6 +352,25 @@ def test_return_is_read_later_than_all_else() -> None:
     assert lines(loaded) == [
         "m.yaml:4:3: the attribute 'l' mixes 'return' with 'args'; use one of them; the span 's' is left out",
     ]
+    loaded = one("{group: step, block: 'a:b', attributes: {k: outcome}}")
+    assert lines(loaded) == [
+        "m.yaml:4:3: the attribute 'k' reads 'outcome', which goes with function, not block; the span 's' is left out",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("condition", "told"),
+    [
+        ("{return.x: 1}", "4:49: only_when reads args, self, caller or env, not 'return.x'"),
+        ("{arg.x: 1}", "4:49: a value path starts with args, self, return, outcome, caller, env, not 'arg', "
+                       "did you mean 'args'?"),
+        ("{args.x: []}", "4:57: only_when: 'args.x' has no value that it may have"),
+        ("{args.x: {a: b}}", "4:57: only_when takes texts, numbers and booleans, not a mapping"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_condition(condition: str, told: str) -> None:
+    loaded = one(f"{{group: step, function: 'a:b', only_when: {condition}}}")
+    assert lines(loaded) == [f"m.yaml:{told}; the span 's' is left out"]
 
 
 def test_every_mistake_is_told_in_the_order_of_the_file() -> None:

@@ -560,8 +560,9 @@ MISTAKES = {
     "name": ("'my a': {from: a}", "8:7: 'my a' is no name of a series (letters, digits, . _ - /)"),
     "unit": ("my.a: {from: a, unit: ü}", "8:29: 'ü' is no unit (at most 63 ASCII characters)"),
     "caller": ("my.a: {value: caller.x}", "8:21: the value of a series does not come from the caller"),
-    "path": ("my.a: {value: arg.x}", "8:21: a value path starts with args, self, return, caller, env, not 'arg', "
-                                     "did you mean 'args'?"),
+    "path": ("my.a: {value: arg.x}", "8:21: a value path starts with args, self, return, outcome, caller, env, not "
+                                     "'arg', did you mean 'args'?"),
+    "outcome": ("my.a: {value: outcome}", "8:21: the value of a series does not come from the outcome"),
 }  # fmt: skip
 
 
@@ -594,7 +595,7 @@ metrics:
     assert [str(m) for m in loaded.mistakes] == [
         "m.yaml:6:3: 'no target' is no target; write package.module:Class.method; the tap is left out",
         "m.yaml:7:21: values reads args or self, not 'return'; the tap is left out",
-        "m.yaml:8:25: only_when reads args, self or env, not 'return.x'; the tap is left out",
+        "m.yaml:8:25: only_when reads args, self, caller or env, not 'return.x'; the tap is left out",
         "m.yaml:9:14: the tap on toy:three needs series; the tap is left out",
         "m.yaml:10:26: the series 'a' has 'from', but its tap has no 'values' that hold the key; "
         "the series 'a' is left out",

@@ -192,6 +192,7 @@ def test_as_json(spans: Any, mine: Path) -> None:
                 "once": True,
                 "match": ["args.key"],
                 "inside": ["my_pkg.loops"],
+                "only_when": {},
                 "attributes": {},
                 "scope": None,
                 "optional": False,

@@ -49,7 +49,8 @@ def test_reducers(reducer: str) -> None:
 
 
 def test_every_reducer_is_tried_here() -> None:
-    assert {"len", "sum", "mean", "max", "min", "int", "float", "str", "type", "add", "default"} == set(values.REDUCERS)
+    tried = {"len", "sum", "mean", "max", "min", "int", "float", "str", "type", "nbytes", "add", "div", "default"}
+    assert tried == set(values.REDUCERS)
 
 
 @pytest.mark.parametrize(
@@ -113,10 +114,13 @@ def test_constants(text: str, value: Any) -> None:
         ("1x", "'1x' is no value path"),
         ("'open", '"\'open" is no value path'),
         ("'a' | len", "\"'a' | len\" is no value path"),
-        ("argss.x", "a value path starts with args, self, return, caller, env, not 'argss', did you mean 'args'?"),
+        (
+            "argss.x",
+            "a value path starts with args, self, return, outcome, caller, env, not 'argss', did you mean 'args'?",
+        ),
         (
             "train",
-            "a value path starts with args, self, return, caller, env, not 'train'; "
+            "a value path starts with args, self, return, outcome, caller, env, not 'train'; "
             "a constant text has two pairs of quotes: \"'text'\"",
         ),
         ("args", "'args' needs a name, as in args.step"),
@@ -186,11 +190,30 @@ class Explosive:
         ("self | add(1) | str", 2, "3"),
         ("self | add(1)", "x", MISSING),
         ("self.a | add(1) | default(0)", SimpleNamespace(), 0),
+        ("self | div(4)", 12, 3),
+        ("self | div(8)", 12, 1.5),
+        ("self | div(0)", 12, MISSING),
+        ("self | div(2.5)", 5, 2.0),
+        ("self.a | div(2)", SimpleNamespace(), MISSING),
+        ("self | nbytes", b"abc", 3),
+        ("self | nbytes", {"a": SimpleNamespace(nbytes=8), "b": [b"x", "text", 7]}, 9),
+        ("self | nbytes", None, MISSING),
+        ("self | nbytes", "text", 0),
+        ("self | nbytes", Explosive(), 0),
+        ("self | nbytes", [0] * 20_000, MISSING),  # too many to count while training waits
     ],
 )
 def test_walking(text: str, start: Any, value: Any) -> None:
     got = parse(text).walk(start)
     assert got is value if value is MISSING else got == value
+
+
+def test_a_division_of_two_values() -> None:
+    path = parse("args.samples | div(args.group.size) | int")
+    assert [operand.text for operand in path.operands] == ["args.group.size"]
+    assert path.walk(12, {"args.group.size": 4}) == 3
+    assert path.walk(12, {"args.group.size": MISSING}) is MISSING
+    assert path.walk(12) is MISSING
 
 
 def test_ctrl_c_is_the_users() -> None:
