@@ -20,8 +20,9 @@ class Receiver:
     `r.spans()`, `r.metrics()` and `r.logs()` are what came.
     """
 
-    def __init__(self, grpc_port: int = 0) -> None:
+    def __init__(self, grpc_port: int = 0, takes_logs: bool = True) -> None:
         self._grpc_port = grpc_port
+        self._takes_logs = takes_logs
         self.requests: list[Any] = []
         self.metric_requests: list[Any] = []
         self.log_requests: list[Any] = []
@@ -50,6 +51,9 @@ class Receiver:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 if self.headers.get("Content-Encoding") == "gzip":
                     body = gzip.decompress(body)
+                if self.path.endswith("/v1/logs") and not receiver._takes_logs:
+                    self.send_error(404)
+                    return
                 if self.path.endswith("/v1/metrics"):
                     receiver._keep_metrics(metrics_service_pb2.ExportMetricsServiceRequest.FromString(body))
                 elif self.path.endswith("/v1/logs"):

@@ -12,7 +12,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "ship",
         help="send a run's journal to an OTLP endpoint",
-        description="Send a run's finished spans to an OTLP endpoint, from where it stopped last time. What the run "
+        description="Send a run's finished spans and its log records to an OTLP endpoint, from where it stopped last "
+        "time. What the run "
         "itself has sent to that endpoint is left out.",
         epilog="OpenTelemetry's OTEL_EXPORTER_OTLP_* variables (endpoint, protocol, headers, timeout, certificates) "
         "count as for a run. Runs are looked for in $AUTOINSTR_RUN_DIR, else in autoinstr-runs/. Exit status: 0, or "
@@ -27,6 +28,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--endpoint", metavar="URL", help="where to (default: OTEL_EXPORTER_OTLP_ENDPOINT)")
     parser.add_argument("--protocol", choices=("grpc", "http/protobuf"), help="default: OTEL_EXPORTER_OTLP_PROTOCOL")
     parser.add_argument("--follow", action="store_true", help="go on until every process of the run is gone")
+    parser.add_argument("--no-logs", action="store_true", help="spans only: not every endpoint takes log records")
     parser.add_argument("--all", action="store_true", help="send everything again, whatever was sent before")
     parser.set_defaults(run=run)
 
@@ -34,27 +36,41 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     from autoinstr.journal.reader import JournalError, default_run_dir, find_run
     from autoinstr.journal.shipping import EndpointError, ShipError, Shipper, follow, make_exporter
+    from autoinstr.journal.shipping_logs import LogShipper
     from autoinstr.notices import say
 
     try:
         folder = find_run(args.run_id, default_run_dir())
         exporter, endpoint = make_exporter(args.endpoint, args.protocol)
+        for_logs = None if args.no_logs else make_exporter(args.endpoint, args.protocol, "logs")
         shipper = Shipper(folder, exporter, endpoint, resend=args.all, on_wait=lambda text: say(text, once=text))
     except EndpointError as error:
         _bad(error)
         return 2
     except (JournalError, ShipError) as error:
         return _bad(error)
-    failed: Exception | None = None
+    failed: list[Exception] = []
     with shipper:
-        try:
-            if args.follow:
-                follow(shipper, _FOLLOW_SECONDS, lambda error: say(f"{error}; trying again", once=str(error)))
-            else:
-                shipper.ship()
-        except ShipError as error:
-            failed = error
+        shippers = [shipper]
+        if for_logs is not None:
+            shippers.append(LogShipper(shipper, *for_logs))
+        if args.follow:
+            try:
+                follow(shippers, _FOLLOW_SECONDS, lambda error: say(f"{error}; trying again", once=str(error)))
+            except ShipError as error:
+                failed.append(error)
+        else:
+            for one in shippers:
+                try:
+                    one.ship()
+                except ShipError as error:
+                    failed.append(error)
+                    break  # who is not there for spans is not there for logs
+        for one in shippers[1:]:
+            one.close()
     exporter.shutdown()
+    if for_logs is not None:
+        for_logs[0].shutdown()
     done = shipper.done
     notes = [
         f"{count} {what}"
@@ -67,7 +83,13 @@ def run(args: argparse.Namespace) -> int:
         if count
     ]
     print(f"{done.spans} spans of run {folder.name} sent to {endpoint}{''.join(f'; {note}' for note in notes)}")
-    return 0 if failed is None else _bad(failed)
+    for one in shippers[1:]:
+        if one.done.spans or one.done.sent_before or one.done.held:
+            before = f"; {one.done.sent_before} had been sent by the run itself" if one.done.sent_before else ""
+            print(f"{one.done.spans} {one.what} sent to {for_logs[1] if for_logs else endpoint}{before}")
+    for why in failed:
+        _bad(why)
+    return 1 if failed else 0
 
 
 def _bad(error: Exception) -> int:

@@ -9,7 +9,7 @@ A run that had both an endpoint and the journal has sent spans itself. Its proce
 taken (`autoinstr.spans.sent`) and which were given up (`autoinstr.spans.unsent`), and only the latter are shipped to
 the same endpoint. A span with neither record may still be in the queue of a process that lives: it is left for
 later. It is shipped once its process is gone, or once batches of younger spans have been recorded: a queue is
-first in, first out, so the span was dropped.
+first in, first out, so the span was dropped. Log records are shipped in the same way (`shipping_logs`).
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
-from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
@@ -104,12 +105,21 @@ class _File:
 
 
 class Shipper:
-    """Ships one run to one endpoint. Close it, or use it in a `with`: it holds a lock on the run."""
+    """Ships one run's spans to one endpoint. Close it, or use it in a `with`: it holds a lock on the run."""
+
+    what = "spans"
+    them = "them"
+    """The same, in the notice that an endpoint does not take it."""
+    passes_over: bytes | None = None
+    """How a line begins that has nothing to say here, and need not be taken apart."""
+    sent_event, unsent_event = SENT, UNSENT
+    ids_attribute = "autoinstr.span_ids"
+    endpoints_attribute = "autoinstr.endpoints"
 
     def __init__(
         self,
         folder: Path,
-        exporter: SpanExporter,
+        exporter: Any,
         endpoint: str,
         *,
         resend: bool = False,
@@ -123,9 +133,9 @@ class Shipper:
         self.done = Shipped()
         self._exporter = exporter
         self._endpoint = address(endpoint)
-        self._resend = resend
-        self._sleep = sleep
-        self._on_wait = on_wait
+        self.resend = resend
+        self.sleep = sleep
+        self.on_wait = on_wait
         self._where = endpoint
         self._answered = False
         self._files: dict[str, _File] = {}
@@ -133,7 +143,9 @@ class Shipper:
         self._resources: dict[str, Resource] = {}
         self._scopes: dict[str, InstrumentationScope] = {}
         self._lock = self._take_lock()
-        self._state = self._load_state()
+        self.endpoints = self._load_endpoints()
+        """What is remembered: offsets by file, by `memory`."""
+        self._state: dict[str, int] = self.endpoints.setdefault(self.memory, {})
 
     def __enter__(self) -> Shipper:
         return self
@@ -143,6 +155,15 @@ class Shipper:
 
     def close(self) -> None:
         os.close(self._lock)
+
+    @property
+    def memory(self) -> str:
+        """Under which name it is remembered what was sent."""
+        return self._endpoint
+
+    def share_lock(self) -> int:
+        """The lock, for another shipper of the same run in this process."""
+        return os.dup(self._lock)
 
     # -- reading --------------------------------------------------------------------------------------
 
@@ -169,7 +190,7 @@ class Shipper:
 
     def _begin(self, path: Path) -> _File:
         file = self._files[path.name] = _File(path)
-        offset = 0 if self._resend else self._state.get(path.name, 0)
+        offset = 0 if self.resend else self._state.get(path.name, 0)
         if offset > path.stat().st_size:  # another file of the same name
             offset = 0
         file.offset = offset
@@ -197,40 +218,52 @@ class Shipper:
         return True
 
     def _take(self, file: _File, line: bytes, begin: int) -> None:
+        if self.passes_over is not None and line.startswith(self.passes_over):
+            return
         document = json.loads(line)
-        for spans in document.get("resourceSpans", ()):
-            for scope in spans.get("scopeSpans", ()):
-                for span in scope.get("spans", ()):
-                    self._take_span(file, str(span["spanId"]), begin)
+        for item_id in self._ids(document):
+            self._take_item(file, item_id, begin)
         for logs in document.get("resourceLogs", ()):
             for scope in logs.get("scopeLogs", ()):
                 for record in scope.get("logRecords", ()):
                     self._take_event(file, record)
 
-    def _take_span(self, file: _File, span_id: str, begin: int) -> None:
-        if span_id in self._seen:
+    def _ids(self, document: dict[str, Any]) -> Iterator[str]:
+        """The ids of what is shipped of a line."""
+        for spans in document.get("resourceSpans", ()):
+            for scope in spans.get("scopeSpans", ()):
+                for span in scope.get("spans", ()):
+                    yield str(span["spanId"])
+
+    def _key(self, file_name: str, item_id: str) -> str:
+        """What tells an item from those of all files."""
+        return item_id
+
+    def _take_item(self, file: _File, item_id: str, begin: int) -> None:
+        key = self._key(file.path.name, item_id)
+        if key in self._seen:
             if begin >= file.offset:
                 self.done.repeated += 1
             return
-        self._seen.add(span_id)
+        self._seen.add(key)
         if begin >= file.offset:
-            file.waiting[span_id] = _Span(span_id, begin, file.read)
+            file.waiting[item_id] = _Span(item_id, begin, file.read)
 
     def _take_event(self, file: _File, record: dict[str, Any]) -> None:
         event = record.get("eventName")
-        if event not in (PROCESS_START, PROCESS_END, SENT, UNSENT):
+        if event not in (PROCESS_START, PROCESS_END, self.sent_event, self.unsent_event):
             return
-        about = _attributes(record.get("attributes"))
+        about = attributes_of(record.get("attributes"))
         if event == PROCESS_START:
             file.who = about.get("autoinstr.process.identity")
             file.pid = _pid(file.path)
-            file.sends_itself = self._endpoint in [address(e) for e in about.get("autoinstr.endpoints") or ()]
+            file.sends_itself = self._endpoint in [address(e) for e in about.get(self.endpoints_attribute) or ()]
         elif event == PROCESS_END:
             file.ended = True
-        elif not self._resend and address(about["autoinstr.endpoint"]) == self._endpoint:
-            ids = about["autoinstr.span_ids"]
+        elif not self.resend and address(about["autoinstr.endpoint"]) == self._endpoint:
+            ids = about[self.ids_attribute]
             batch = [ids[i : i + 16] for i in range(0, len(ids), 16)]
-            (file.sent if event == SENT else file.given_up).update(batch)
+            (file.sent if event == self.sent_event else file.given_up).update(batch)
             self._grow_older(file, batch)
 
     def _grow_older(self, file: _File, batch: Sequence[str]) -> None:
@@ -259,8 +292,8 @@ class Shipper:
     # -- sending --------------------------------------------------------------------------------------
 
     def _send(self, file: _File) -> None:
-        gone = not file.sends_itself or self._resend or self._gone(file)
-        if gone and file.sends_itself and not self._resend:
+        gone = not file.sends_itself or self.resend or self._gone(file)
+        if gone and file.sends_itself and not self.resend:
             while not self._read(file):  # what it wrote between our reading and its end
                 pass
         batch: list[_Span] = []
@@ -298,22 +331,25 @@ class Shipper:
         self.done.spans += len(rebuilt)
         self._advance(file)
 
-    def _export(self, spans: Sequence[ReadableSpan]) -> None:
+    def _export(self, items: list[Any]) -> None:
         why = None if self._answered else why_unreachable(self._where)
         if why is not None:
-            self._on_wait(f"{self._endpoint}: {why}; trying for half a minute, in case it starts")
+            self.on_wait(f"{self._endpoint}: {why}; trying for half a minute, in case it starts")
         with _LastWords() as said:
             for attempt in range(TRIES):
                 if attempt:
                     if why is None:
                         because = said.text or "no answer in time"
-                        self._on_wait(f"{self._endpoint} does not take them: {because}; trying again")
-                    self._sleep(2.0**attempt)
-                if self._exporter.export(spans) is SpanExportResult.SUCCESS:
+                        self.on_wait(f"{self._endpoint} does not take {self.them}: {because}; trying again")
+                    self.sleep(2.0**attempt)
+                if self._give(items):
                     self._answered = True
                     return
         self._answered = False
-        raise ShipError(f"{self._endpoint} does not take them: {said.text or why or 'no answer in time'}")
+        raise ShipError(f"{self._endpoint} does not take {self.them}: {said.text or why or 'no answer in time'}")
+
+    def _give(self, items: list[Any]) -> bool:
+        return bool(self._exporter.export(items).name == SpanExportResult.SUCCESS.name)
 
     def _forget(self, file: _File, span: _Span) -> None:
         file.waiting.pop(span.span_id, None)
@@ -345,12 +381,13 @@ class Shipper:
             raise ShipError(f"another process is shipping {self.folder}") from None
         return lock
 
-    def _load_state(self) -> dict[str, int]:
+    def _load_endpoints(self) -> dict[str, Any]:
         try:
-            self._endpoints = json.loads((self.folder / STATE_FILE).read_text())["endpoints"]
-            return {str(name): int(offset) for name, offset in self._endpoints.get(self._endpoint, {}).items()}
+            found = json.loads((self.folder / STATE_FILE).read_text())["endpoints"]
+            return {
+                str(name): {str(file): int(offset) for file, offset in files.items()} for name, files in found.items()
+            }
         except FileNotFoundError:
-            self._endpoints = {}
             return {}
         except (OSError, *_BROKEN) as error:
             raise ShipError(
@@ -358,12 +395,15 @@ class Shipper:
             ) from error
 
     def _save_state(self) -> None:
-        self._endpoints[self._endpoint] = self._state
         path = self.folder / STATE_FILE
         draft = path.with_suffix(".json.new")
         try:
             with draft.open("w") as file:
-                json.dump({"version": 1, "endpoints": self._endpoints}, file, indent=1)
+                json.dump(
+                    {"version": 1, "endpoints": {name: files for name, files in self.endpoints.items() if files}},
+                    file,
+                    indent=1,
+                )
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(draft, path)
@@ -372,7 +412,7 @@ class Shipper:
 
     # -- from OTLP JSON back to the SDK's spans -------------------------------------------------------
 
-    def _rebuild(self, document: dict[str, Any], span_id: str) -> ReadableSpan:
+    def _rebuild(self, document: dict[str, Any], span_id: str) -> Any:
         resource, scope, span = next(
             (of_resource.get("resource", {}), of_scope.get("scope", {}), span)
             for of_resource in document["resourceSpans"]
@@ -395,15 +435,15 @@ class Shipper:
             context=SpanContext(trace_id, int(span["spanId"], 16), False, TraceFlags(flags & 0xFF), state),
             parent=parent,
             resource=self._resource(resource),
-            attributes=_attributes(span.get("attributes")),
+            attributes=attributes_of(span.get("attributes")),
             events=[
-                Event(e["name"], _attributes(e.get("attributes")), int(e["timeUnixNano"]))
+                Event(e["name"], attributes_of(e.get("attributes")), int(e["timeUnixNano"]))
                 for e in span.get("events", ())
             ],
             links=[
                 Link(
                     SpanContext(int(link["traceId"], 16), int(link["spanId"], 16), True, TraceFlags(1)),
-                    _attributes(link.get("attributes")),
+                    attributes_of(link.get("attributes")),
                 )
                 for link in span.get("links", ())
             ],
@@ -417,14 +457,14 @@ class Shipper:
     def _resource(self, encoded: dict[str, Any]) -> Resource:
         key = json.dumps(encoded)
         if key not in self._resources:
-            self._resources[key] = Resource(_attributes(encoded.get("attributes")))
+            self._resources[key] = Resource(attributes_of(encoded.get("attributes")))
         return self._resources[key]
 
     def _scope(self, encoded: dict[str, Any]) -> InstrumentationScope:
         key = json.dumps(encoded)
         if key not in self._scopes:
             self._scopes[key] = InstrumentationScope(
-                encoded.get("name") or "", encoded.get("version"), None, _attributes(encoded.get("attributes"))
+                encoded.get("name") or "", encoded.get("version"), None, attributes_of(encoded.get("attributes"))
             )
         return self._scopes[key]
 
@@ -456,14 +496,23 @@ class _LastWords(logging.Handler):
             logger.propagate = propagate
 
 
-def make_exporter(endpoint: str | None, protocol: str | None) -> tuple[SpanExporter, str]:
+_EXPORTERS = {
+    ("traces", "grpc"): ("opentelemetry.exporter.otlp.proto.grpc.trace_exporter", "OTLPSpanExporter"),
+    ("traces", "http/protobuf"): ("opentelemetry.exporter.otlp.proto.http.trace_exporter", "OTLPSpanExporter"),
+    ("logs", "grpc"): ("opentelemetry.exporter.otlp.proto.grpc._log_exporter", "OTLPLogExporter"),
+    ("logs", "http/protobuf"): ("opentelemetry.exporter.otlp.proto.http._log_exporter", "OTLPLogExporter"),
+}
+Signal = Literal["traces", "logs"]
+
+
+def make_exporter(endpoint: str | None, protocol: str | None, signal: Signal = "traces") -> tuple[Any, str]:
     """OpenTelemetry's OTLP exporter for these, else for what its variables say; and where it sends to.
 
     `protocol` is `grpc` or `http/protobuf`. Unsaid, it is what the variables say, and for an `endpoint` whose port
-    is 4318 or that has a path, HTTP. An HTTP endpoint without `/v1/traces` gets it.
+    is 4318 or that has a path, HTTP. An HTTP endpoint without `/v1/traces` or `/v1/logs` gets it.
     Raises `ShipError`, and `EndpointError` for an endpoint that is no address.
     """
-    said = protocol or _variable("PROTOCOL")
+    said = protocol or _variable("PROTOCOL", signal)
     if endpoint is not None:
         try:
             parts = urlsplit(endpoint if "//" in endpoint else f"//{endpoint}")
@@ -475,34 +524,28 @@ def make_exporter(endpoint: str | None, protocol: str | None) -> tuple[SpanExpor
         if said is None and is_http:
             said = "http/protobuf"
     said = said or "grpc"
-    if said not in ("grpc", "http/protobuf"):
+    if (signal, said) not in _EXPORTERS:
         raise ShipError(f"protocol {said!r} is neither grpc nor http/protobuf")
     if said == "http/protobuf" and endpoint is not None:
-        endpoint = endpoint.rstrip("/")
+        endpoint = endpoint.rstrip("/").removesuffix("/v1/traces").removesuffix("/v1/logs")
         endpoint = endpoint if "//" in endpoint else f"http://{endpoint}"
-        endpoint = endpoint if endpoint.endswith("/v1/traces") else f"{endpoint}/v1/traces"
+        endpoint = f"{endpoint}/v1/{signal}"
+    module, name = _EXPORTERS[signal, said]
     try:
-        exporter: Any
-        if said == "grpc":
-            from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as Grpc
-
-            exporter = Grpc(endpoint=endpoint) if endpoint else Grpc()
-        else:
-            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as Http
-
-            exporter = Http(endpoint=endpoint) if endpoint else Http()
+        make = getattr(import_module(module), name)
+        exporter = make(endpoint=endpoint) if endpoint else make()
     except ImportError as error:
         raise ShipError(f"the OTLP exporter for {said} is not installed: {error}") from error
     except ValueError as error:
-        raise EndpointError(f"{endpoint or _variable('ENDPOINT')!r} is no address: {error}") from None
+        raise EndpointError(f"{endpoint or _variable('ENDPOINT', signal)!r} is no address: {error}") from None
     wrong = wrong_address(exporter)
     if wrong is not None:
         raise EndpointError(f"{exporter._endpoint}: {wrong}")
     return exporter, str(getattr(exporter, "_endpoint", None) or endpoint)
 
 
-def _variable(name: str) -> str | None:
-    for variable in (f"OTEL_EXPORTER_OTLP_TRACES_{name}", f"OTEL_EXPORTER_OTLP_{name}"):
+def _variable(name: str, signal: Signal) -> str | None:
+    for variable in (f"OTEL_EXPORTER_OTLP_{signal.upper()}_{name}", f"OTEL_EXPORTER_OTLP_{name}"):
         if os.environ.get(variable, "").strip():
             return os.environ[variable].strip()
     return None
@@ -530,11 +573,11 @@ def _pid(path: Path) -> int | None:
         return None
 
 
-def _attributes(encoded: list[dict[str, Any]] | None) -> dict[str, Any]:
-    return {pair["key"]: _value(pair.get("value") or {}) for pair in encoded or ()}
+def attributes_of(encoded: list[dict[str, Any]] | None) -> dict[str, Any]:
+    return {pair["key"]: value_of(pair.get("value") or {}) for pair in encoded or ()}
 
 
-def _value(encoded: dict[str, Any]) -> Any:
+def value_of(encoded: dict[str, Any]) -> Any:
     for kind, value in encoded.items():
         if kind == "stringValue":
             return str(value)
@@ -545,29 +588,32 @@ def _value(encoded: dict[str, Any]) -> Any:
         if kind == "boolValue":
             return bool(value)
         if kind == "arrayValue":
-            return [_value(item) for item in value.get("values", ())]
+            return [value_of(item) for item in value.get("values", ())]
         if kind == "kvlistValue":
-            return _attributes(value.get("values"))
+            return attributes_of(value.get("values"))
         if kind == "bytesValue":
             return base64.b64decode(value)
     return None
 
 
-def follow(shipper: Shipper, every_seconds: float, on_trouble: Callable[[ShipError], None]) -> None:
+def follow(shippers: Sequence[Shipper], every_seconds: float, on_trouble: Callable[[ShipError], None]) -> None:
     """Ship again and again until the run is over and all of it was sent.
 
     An endpoint that does not answer is told to `on_trouble` and tried again, as long as the run goes on. Raises
     `ShipError` when the run is over and the rest can't be sent.
     """
     while True:
-        over = shipper.is_over()
-        try:
-            shipper.ship()
-        except ShipError as error:
-            if over:
-                raise
-            on_trouble(error)
-        else:
-            if over:
-                return
+        over = shippers[0].is_over()
+        failed: ShipError | None = None
+        for shipper in shippers:
+            try:
+                shipper.ship()
+            except ShipError as error:
+                failed = error
+                if not over:
+                    on_trouble(error)
+        if over and failed is not None:
+            raise failed
+        if over:
+            return
         time.sleep(every_seconds)
