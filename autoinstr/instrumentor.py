@@ -43,6 +43,7 @@ class AutoinstrInstrumentor(BaseInstrumentor):  # type: ignore[misc,unused-ignor
     _processes: processes.Bridge | None = None
     _logs: ActiveLogs | None = None
     _termination: Termination | None = None
+    _no_second: Callable[[], None] | None = None
     _prepared: tuple[Any, tuple[list[GuardedExporter], Any]] | None = None
 
     @property
@@ -67,7 +68,7 @@ class AutoinstrInstrumentor(BaseInstrumentor):  # type: ignore[misc,unused-ignor
                 part.remove()
         if self._logs is not None:
             self._logs.stop()
-        for forget in (self._forget_ray, self._forget_closing):
+        for forget in (self._forget_ray, self._forget_closing, self._no_second):
             if forget is not None:
                 forget()
         if self._watch is not None:
@@ -136,6 +137,7 @@ class AutoinstrInstrumentor(BaseInstrumentor):  # type: ignore[misc,unused-ignor
                 "OTEL_PYTHON_DISTRO=autoinstr OTEL_PYTHON_CONFIGURATOR=autoinstr put this one in charge"
             )
             return [], None
+        from autoinstr import second_provider
         from autoinstr.bridges import processes
         from autoinstr.spans.ids import trace_id_of
 
@@ -147,11 +149,7 @@ class AutoinstrInstrumentor(BaseInstrumentor):  # type: ignore[misc,unused-ignor
 
             journal = JournalProcessor(settings.run_dir, settings.run_id)
             provider.add_span_processor(journal)
-        for exporter in guards:
-            exporter.warn_of_loss = journal is None
-            if journal is not None:
-                exporter.on_delivery = journal.delivered
-                journal.endpoints.append(exporter.endpoint)
+        _connect(guards, journal)
         log_guards: list[GuardedExporter] = []
         if settings.logs:
             from autoinstr.logs.active import ActiveLogs
@@ -186,7 +184,10 @@ class AutoinstrInstrumentor(BaseInstrumentor):  # type: ignore[misc,unused-ignor
         processes.adopt_parent(os.environ, trace_id)
         self._processes = processes.Bridge(provider, trace_id, end_child)
         self._processes.install()
-        if guards or log_guards:
+
+        def guard_the_end() -> None:
+            if not (guards or log_guards) or self._termination is not None:
+                return
             from autoinstr.descriptors import before_all_are_closed
             from autoinstr.exporting import EXIT_SECONDS
             from autoinstr.termination import Termination
@@ -204,6 +205,15 @@ class AutoinstrInstrumentor(BaseInstrumentor):  # type: ignore[misc,unused-ignor
                 )
 
             self._forget_closing = before_all_are_closed(let_go)
+
+        def on_exporters() -> None:
+            more = _guard(provider)
+            _connect(more, journal)
+            guards.extend(more)
+            guard_the_end()
+
+        guard_the_end()
+        self._no_second = second_provider.install(provider, on_exporters)
         return guards, journal
 
     def _say_what_nobody_has(self) -> None:
@@ -265,6 +275,14 @@ def _read_the_environment(settings: Settings) -> tuple[Catalog, bool]:
         if mistakes:
             _stop()
     return maps, selected
+
+
+def _connect(guards: list[GuardedExporter], journal: Any) -> None:
+    for exporter in guards:
+        exporter.warn_of_loss = journal is None
+        if journal is not None:
+            exporter.on_delivery = journal.delivered
+            journal.endpoints.append(exporter.endpoint)
 
 
 def _guard(provider: Any) -> list[GuardedExporter]:

@@ -79,8 +79,16 @@ class Settings:
         )
 
     def hand_down(self) -> None:
-        """Put the run id and the journal's folder into `os.environ`, so that every child joins this run."""
+        """Put into `os.environ` what makes every child join this run, and do as this process does.
+
+        NeMo RL writes its own telemetry's settings into the environment of its workers, by the names that are read
+        where ours is unset: telemetry that is off there must not switch this off too.
+        """
+        os.environ.setdefault("AUTOINSTR_ENABLED", "true")
+        os.environ.setdefault("AUTOINSTR_SPAN_GROUPS", self.span_groups)
         os.environ["AUTOINSTR_RUN_ID"] = self.run_id
+        for prefix in _PREFIXES[1:]:
+            os.environ.setdefault(f"{prefix}RUN_ID", self.run_id)
         os.environ["AUTOINSTR_RUN_DIR"] = str(self.run_dir)
 
 

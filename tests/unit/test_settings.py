@@ -181,17 +181,27 @@ def test_what_can_name_a_folder_stays(run_id: str) -> None:
 
 
 def test_children_join_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("AUTOINSTR_RUN_ID", raising=False)
-    monkeypatch.setenv("AUTOINSTR_RUN_DIR", "runs")
+    monkeypatch.setattr(os, "environ", {"AUTOINSTR_RUN_DIR": "runs"})
     settings = Settings.from_environ()
     settings.hand_down()
-    try:
-        inherited = Settings.from_environ()
-        assert inherited.run_id == settings.run_id
-        assert inherited.run_dir == Path("runs").absolute()  # wherever the child runs
-        assert os.environ["AUTOINSTR_RUN_DIR"] == str(Path("runs").absolute())
-    finally:
-        os.environ.pop("AUTOINSTR_RUN_ID")
+    inherited = Settings.from_environ()
+    assert inherited.run_id == settings.run_id
+    assert inherited.run_dir == Path("runs").absolute()  # wherever the child runs
+    assert os.environ["AUTOINSTR_RUN_DIR"] == str(Path("runs").absolute())
+
+
+def test_telemetry_that_is_off_in_nemo_rl_does_not_switch_this_off_in_its_workers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "environ", {"AUTOINSTR_SPAN_GROUPS": "per_step"})
+    settings = Settings.from_environ()
+    settings.hand_down()
+    # what NeMo RL writes for its workers, from the `telemetry:` block of its config
+    os.environ.setdefault("NEMO_RL_OTEL_ENABLED", "0")
+    os.environ.setdefault("NEMO_RL_OTEL_SPAN_GROUPS", "default")
+    worker = Settings.from_environ()
+    assert (worker.enabled, worker.span_groups) == (True, "per_step")
+    assert os.environ["NEMO_RL_OTEL_RUN_ID"] == settings.run_id, "and it has the run's id"
 
 
 # -- the journal ----------------------------------------------------------------------------------------

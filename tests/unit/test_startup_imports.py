@@ -31,6 +31,7 @@ OURS = {
     "autoinstr.patch.importing",
     "autoinstr.ranks",
     "autoinstr.resource",
+    "autoinstr.second_provider",
     "autoinstr.settings",
     "autoinstr.sitecustomize_chain",
     "autoinstr.spans",
