@@ -171,6 +171,10 @@ def test_a_run_tells_phases_tokens_and_its_own_health(tmp_path: Path, protocol: 
         assert {at["autoinstr.group"] for at, _ in of_the_engine} == {"generation"}
         assert {at["rl.operation"] for at, _ in operations} >= {"rl.startup", "rl.policy.load_model"}
 
+        claimed = {dict(k[3])["rl.bucket"]: v for k, v in found.items() if k[0] == "rl.bucket.duration"}
+        assert claimed.keys() == {"productive", "overhead"}
+        assert sum(claimed.values()) < phases["job"][1]
+
         ours = {k[0]: v for k, v in found.items() if k[0].startswith("autoinstr.") and not k[3]}
         assert ours["autoinstr.spans.started"] == ours["autoinstr.spans.ended"] == len(receiver.spans())
         assert ours["autoinstr.spans.dropped"] == 0

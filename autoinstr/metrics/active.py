@@ -9,6 +9,7 @@ from opentelemetry import metrics
 
 from autoinstr.maps.metric_model import layered_taps
 from autoinstr.metrics import exporting, health, host_memory
+from autoinstr.metrics.bucket_time import BucketTime
 from autoinstr.metrics.instruments import Instruments, global_meter
 from autoinstr.metrics.phases import PhaseDurations
 from autoinstr.metrics.tapper import Tapper
@@ -35,11 +36,13 @@ class ActiveMetrics:
         self._tracer_provider = tracer_provider
         self._instruments = Instruments()
         self._phases = PhaseDurations(self._instruments)
+        self._buckets = BucketTime(self._instruments)
         self._ledger: Ledger | None = None
         self._tapper: Tapper | None = None
         spans = health.SpanCounts()
         if hasattr(tracer_provider, "add_span_processor"):
             tracer_provider.add_span_processor(self._phases)
+            tracer_provider.add_span_processor(self._buckets)
             tracer_provider.add_span_processor(spans)
         health.observe(global_meter(), lambda: self._ledger, spans, span_guards, journal)
         host_memory.observe(global_meter(), settings.run_id, journal.folder if journal is not None else None)
@@ -48,7 +51,7 @@ class ActiveMetrics:
         """Take values from now on: what `take_up` is given is tapped."""
         self._ledger = ledger
         self._tapper = Tapper(ledger, self._instruments)
-        self._phases.off = False
+        self._phases.off = self._buckets.off = False
 
     def take_up(self, maps: Iterable[tuple[int, SpanMap]]) -> None:
         """The maps of a package that is about to be imported."""
@@ -59,7 +62,7 @@ class ActiveMetrics:
 
     def stop(self) -> None:
         """Take nothing from now on."""
-        self._phases.off = True
+        self._phases.off = self._buckets.off = True
         if self._tapper is not None:
             self._tapper.stop()
             self._tapper = None

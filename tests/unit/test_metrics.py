@@ -19,6 +19,7 @@ import cloudpickle
 import numpy as np
 import pytest
 from made_modules import Make
+from opentelemetry import trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
@@ -28,6 +29,7 @@ from autoinstr.maps import loader
 from autoinstr.maps.catalog import Catalog
 from autoinstr.maps.metric_model import LoggerKey, layered_taps
 from autoinstr.metrics import exporting, health, host_memory, readout, switch
+from autoinstr.metrics.bucket_time import BucketTime
 from autoinstr.metrics.instruments import Instruments
 from autoinstr.metrics.phases import PhaseDurations
 from autoinstr.metrics.scalars import ElsewhereError, scalar
@@ -824,6 +826,40 @@ def test_phases_are_a_histogram_with_exemplars() -> None:
     }
     assert all(p.attributes["rl.algorithm"] == "grpo" for p in found.values())
     assert [e.span_id for e in found["step"].exemplars] == [step.get_span_context().span_id]
+
+
+def test_a_moment_belongs_to_the_innermost_span_with_a_bucket() -> None:
+    reader, provider = meters()
+    tracers = TracerProvider(shutdown_on_exit=False)
+    tracers.add_span_processor(BucketTime(Instruments(lambda: provider)))
+    ours, theirs = tracers.get_tracer(SCOPE_NAME), tracers.get_tracer("theirs")
+
+    def span(name: str, bucket: str | None, start: int, end: int, *inside: Any, tracer: Any = ours) -> Any:
+        def make(parent: Any) -> None:
+            attributes = {BUCKET_ATTRIBUTE: bucket} if bucket else None
+            context = trace.set_span_in_context(parent) if parent is not None else None
+            made = tracer.start_span(name, context, attributes=attributes, start_time=start * 10**9)
+            for child in inside:
+                child(made)
+            made.end(end * 10**9)
+
+        return make
+
+    span(
+        "step", None, 0, 20,
+        span("training", "productive", 0, 10,
+             span("theirs", None, 1, 6, span("logprobs", "overhead", 2, 5), tracer=theirs)),
+        span("generation", "productive", 10, 15, span("engine", "productive", 11, 14)),
+        span("wait", "idle", 15, 19),
+    )(None)  # fmt: skip
+    assert (
+        readout.read(reader)
+        == """
+        rl.bucket.duration counter s 12.0 rl.bucket='productive'
+        rl.bucket.duration counter s 3.0 rl.bucket='overhead'
+        rl.bucket.duration counter s 4.0 rl.bucket='idle'
+    """
+    )
 
 
 def test_our_own_health(tmp_path: Path) -> None:
