@@ -13,7 +13,9 @@ Three parts, each a driver process under ``opentelemetry-instrument`` whose jour
     python tests/real/nemo_rl_async_trace.py --source RL --python VENV/bin/python --stand-ins STANDINS \\
         [--parts collect] [--program drive.py grpo_async]
 
-``--source``, ``--python`` and ``--stand-ins`` are as in ``nemo_rl_unit_tests.py``; this checkout of autoinstr is put
+``--source``, ``--python`` and ``--stand-ins`` are as in ``nemo_rl_unit_tests.py``; the source is main of August 2026
+or newer, for the actors of older releases want megatron in their worker. ``--select`` picks some of NeMo RL's tests,
+as pytest's ``-k`` does; all of them take 6 minutes on an idle machine of two cores. This checkout of autoinstr is put
 before what ``--python`` has. Of each part are asked: one trace id; every span's parent is a span that some process
 has started, in the same trace; no process but the driver has a span without a parent; no span begins before its
 parent; nothing is there twice; autoinstr had nothing to complain of. Printed: the paths of spans, with the kinds of
@@ -39,6 +41,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from autoinstr.journal.reader import Run, Span, SpanKey, read_run  # noqa: E402
 
 UNIT_TESTS = "tests/unit/algorithms/test_async_utils.py"
+BUFFER = "nemo_rl.algorithms.async_utils.replay_buffer:ReplayBufferImpl"
+COLLECTOR = "nemo_rl.algorithms.async_utils.trajectory_collector:AsyncTrajectoryCollector"
 NOT_INHERITED = ("AUTOINSTR_", "OTEL_", "NEMO_RL_OTEL_", "NEMO_LENS_", "RAY_", "PYTEST_", "PYTHON", "TRACE")
 
 MAPS = {
@@ -48,12 +52,12 @@ package: nemo_rl
 groups:
   async_trace: {bucket: none}
 spans:
-  buffer.init: {group: async_trace, function: [BUFFER.__init__]}
-  buffer.add: {group: async_trace, function: [{first_of: [BUFFER.add, BUFFER.push_with_wait_signal]}]}
-  buffer.sample: {group: async_trace, function: [BUFFER.sample]}
-  collector.init: {group: async_trace, function: [COLLECTOR.__init__]}
-  collector.set_weight_version: {group: async_trace, function: [COLLECTOR.set_weight_version]}
-  collector.start_collection: {group: async_trace, function: [COLLECTOR.start_collection]}
+  buffer.init: {group: async_trace, function: BUFFER.__init__}
+  buffer.add: {group: async_trace, function: BUFFER.add}
+  buffer.sample: {group: async_trace, function: BUFFER.sample}
+  collector.init: {group: async_trace, function: COLLECTOR.__init__}
+  collector.set_weight_version: {group: async_trace, function: COLLECTOR.set_weight_version}
+  collector.start_collection: {group: async_trace, function: COLLECTOR.start_collection}
 """,
     "driving": """
 map: async_trace.driving
@@ -147,10 +151,7 @@ def wait_for(buffer, size):
 
 
 def collect():
-    try:
-        buffer = theirs.ReplayBuffer.remote(max_size=100, drop_incomplete_targets_on_restore=False)
-    except TypeError:  # up to v0.6.0
-        buffer = theirs.ReplayBuffer.remote(max_size=100)
+    buffer = theirs.ReplayBuffer.remote(max_size=100, drop_incomplete_targets_on_restore=False)
     collector = theirs.AsyncTrajectoryCollector.remote(
         policy_generation=Generation(), tokenizer=tokenizer(), task_to_env={"test": Environment.remote()},
         master_config=theirs.TestAsyncTrajectoryCollector().create_mock_config(), replay_buffer=buffer, start_step=0,
@@ -240,19 +241,8 @@ def drive(args: argparse.Namespace, part: str, command: list[str], folder: Path)
     """The run that `command` leaves, what autoinstr said in it, and its last line."""
     maps = folder / "maps"
     maps.mkdir(parents=True)
-    async_utils = "nemo_rl.algorithms.async_utils"
-    owners = {
-        "BUFFER": [f"{async_utils}.replay_buffer:ReplayBufferImpl", f"{async_utils}:ReplayBuffer"],
-        "COLLECTOR": [
-            f"{async_utils}.trajectory_collector:AsyncTrajectoryCollector",
-            f"{async_utils}:AsyncTrajectoryCollector",
-        ],
-    }
-    old = (args.source / "nemo_rl" / "algorithms" / "async_utils.py").is_file()
     for name, text in MAPS.items():
-        for short, (new_owner, old_owner) in owners.items():
-            text = text.replace(short, old_owner if old else new_owner)
-        (maps / f"{name}.yaml").write_text(text)
+        (maps / f"{name}.yaml").write_text(text.replace("BUFFER", BUFFER).replace("COLLECTOR", COLLECTOR))
     (folder / "driving.py").write_text(DRIVING)
     importable = [ROOT, args.source, folder, *([args.stand_ins] if args.stand_ins else [])]
     (folder / "huggingface").mkdir()
@@ -277,7 +267,7 @@ def drive(args: argparse.Namespace, part: str, command: list[str], folder: Path)
         }
         done = subprocess.run(
             [str(args.python.parent / "opentelemetry-instrument"), str(args.python), *command],
-            cwd=args.source, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=1800,
+            cwd=args.source, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=3600,
         )  # fmt: skip
     (folder / "log").write_text(done.stdout)
     if done.returncode:
@@ -295,6 +285,7 @@ def main() -> int:
     parser.add_argument("--stand-ins", type=Path)
     parser.add_argument("--keep", type=Path, help="logs and journals stay here")
     parser.add_argument("--parts", nargs="*", choices=("tests", "collect"), default=("tests", "collect"))
+    parser.add_argument("--select", metavar="EXPRESSION", default="")
     parser.add_argument("--program", nargs="+", action="append", default=[], metavar="FILE ARGUMENT")
     args = parser.parse_args()
     args.source = args.source.resolve()
@@ -303,7 +294,7 @@ def main() -> int:
     plugin = ["-p", "absent_packages"] if args.stand_ins else []
     pytest = ["-m", "pytest", *plugin, "-o", "addopts=", "-o", "asyncio_default_fixture_loop_scope=function", "-q"]
     known = {
-        "tests": ([*pytest, UNIT_TESTS], TESTED),
+        "tests": ([*pytest, "-k", args.select, UNIT_TESTS], TESTED),
         "collect": (["-c", "import driving; driving.main()"], COLLECTED),
     }
     parts = [(part, *known[part]) for part in args.parts]
