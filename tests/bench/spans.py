@@ -80,7 +80,7 @@ def function_spans(setting: Setting, rows: report.Rows) -> None:
 
 
 def sampled_spans(_: Setting, rows: report.Rows) -> None:
-    """With a sampler whose answer is not known beforehand: both sides go through the SDK's `start_span`."""
+    """With a sampler that decides by the trace id."""
     setting = Setting(ParentBasedTraceIdRatio(1.0))
     tracer, step = setting.tracer, setting.original.step
 
