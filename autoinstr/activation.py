@@ -19,6 +19,7 @@ from autoinstr.spans.opening import Tracers
 if TYPE_CHECKING:
     from autoinstr.maps.model import SpanMap
     from autoinstr.metrics.active import ActiveMetrics
+    from autoinstr.patch.handing import ArgumentPatcher
     from autoinstr.settings import Settings
 
 
@@ -34,6 +35,7 @@ class Activation:
             learn=lambda found: resource.learn(found, of_the_run=True),
         )
         self.metrics: ActiveMetrics | None = None
+        self.arguments: ArgumentPatcher | None = None
         self._settings = settings
         self._maps = maps
         self._provider = provider
@@ -49,6 +51,22 @@ class Activation:
         resource.learn(process_attributes(m for _, m in read), self._provider)
         if self.metrics is not None:
             self.metrics.take_up(read)
+        arguments = [entry for _, span_map in read for entry in span_map.arguments]
+        if arguments:
+            from autoinstr.patch.handing import ArgumentPatcher
+
+            if self.arguments is None:
+                self.arguments = ArgumentPatcher(self.patcher.ledger)
+            selection = self._select(self._settings, self._maps)
+            self.arguments.add(arguments, selection.selects_group, self._settings.switches)
+
+    def undo(self) -> None:
+        """Take back every patch."""
+        if self.metrics is not None:
+            self.metrics.stop()
+        if self.arguments is not None:
+            self.arguments.stop()
+        self.patcher.undo()
 
     @staticmethod
     def _select(settings: Settings, maps: catalog.Catalog) -> groups.Selection:

@@ -20,3 +20,7 @@ AUTOINSTR_METRICS_ENABLED = "AUTOINSTR_METRICS_ENABLED"
 AUTOINSTR_RUN_ATTRIBUTES = "AUTOINSTR_RUN_ATTRIBUTES"
 """Set by us in the environment of child processes: what is known of the run, as JSON."""
 AUTOINSTR_LOGS_ENABLED = "AUTOINSTR_LOGS_ENABLED"
+AUTOINSTR_VLLM_NATIVE_TRACING = "AUTOINSTR_VLLM_NATIVE_TRACING"
+
+SWITCHES = (AUTOINSTR_VLLM_NATIVE_TRACING,)
+"""Those that switch on what a map has under `switch`; all are off by default."""

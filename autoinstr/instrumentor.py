@@ -74,9 +74,7 @@ class AutoinstrInstrumentor(BaseInstrumentor):  # type: ignore[misc,unused-ignor
         if self._watch is not None:
             self._watch.stop()
         if self._activation is not None:
-            if self._activation.metrics is not None:
-                self._activation.metrics.stop()
-            self._activation.patcher.undo()
+            self._activation.undo()
             self._activation = None
 
     def _start(self, settings: Settings) -> None:

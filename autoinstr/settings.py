@@ -45,6 +45,8 @@ class Settings:
     """Seconds after which an open step has its stacks written into the journal; None: nobody watches."""
     logs: bool
     """Whether Python's log records go where OpenTelemetry's logs go, and into the journal."""
+    switches: frozenset[str]
+    """The switches of maps that are on: names of `environment_variables.SWITCHES`."""
     mistakes: tuple[str, ...]
 
     @classmethod
@@ -75,6 +77,7 @@ class Settings:
             capture_content=reader.boolean("CAPTURE_CONTENT", False),
             hang_after=reader.seconds_or_auto("HANG_AFTER"),
             logs=_wants_logs(reader, env),
+            switches=_switches(reader, env),
             mistakes=(*reader.mistakes, *_unknown_names(env)),
         )
 
@@ -149,6 +152,12 @@ def _wants_logs(reader: _Reader, env: Mapping[str, str]) -> bool:
     else:
         default = env.get("OTEL_LOGS_EXPORTER", "").strip().lower() not in ("", "none")
     return reader.boolean("LOGS_ENABLED", default)
+
+
+def _switches(reader: _Reader, env: Mapping[str, str]) -> frozenset[str]:
+    from autoinstr.environment_variables import SWITCHES
+
+    return frozenset(name for name in SWITCHES if reader.boolean(name.removeprefix(_PREFIXES[0]), False))
 
 
 def _exports_traces(env: Mapping[str, str]) -> bool:

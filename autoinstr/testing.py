@@ -47,6 +47,7 @@ from autoinstr.maps.model import Mistake, SpanEntry, SpanMap
 from autoinstr.metrics import readout
 from autoinstr.metrics.instruments import Instruments
 from autoinstr.metrics.tapper import Tapper
+from autoinstr.patch.handing import ArgumentPatcher
 from autoinstr.patch.importing import PackageWatch
 from autoinstr.patch.ledger import Ledger
 from autoinstr.patch.patcher import Patcher
@@ -188,12 +189,13 @@ def record(
     text: str | None = None,
     builtin: str = "none",
     capture_content: bool = False,
+    switches: Iterable[str] = (),
 ) -> Iterator[Recording]:
     """Patch what the maps name, record the spans, and undo every patch at the end.
 
     `maps` are files or folders, `text` is a map written in the test, `builtin` is as in
-    AUTOINSTR_BUILTIN_MAPS, `groups` as in AUTOINSTR_SPAN_GROUPS. Nothing global is set: no tracer provider,
-    no environment variable, and other recordings may follow.
+    AUTOINSTR_BUILTIN_MAPS, `groups` as in AUTOINSTR_SPAN_GROUPS, `switches` are variables that are on. Nothing
+    global is set: no tracer provider, no environment variable, and other recordings may follow.
 
     Raises:
         MapMistakes: where a map or the groups are wrong.
@@ -239,6 +241,7 @@ def record(
     meters = MeterProvider([recording.metric_reader], exemplar_filter=AlwaysOffExemplarFilter(), shutdown_on_exit=False)
     recording.meter_provider = meters
     tapper = Tapper(patcher.ledger, Instruments(lambda: meters), recording.notices.append)
+    arguments = ArgumentPatcher(patcher.ledger, recording.notices.append)
     by_package: dict[str, tuple[list[SpanEntry], list[MetricTap]]] = {}
     for _, span_map in read:
         by_package.setdefault(span_map.package.partition(".")[0], ([], []))
@@ -254,6 +257,8 @@ def record(
         recording.resource.update(process_attributes(of_package))
         patcher.add(entries)
         tapper.add(taps)
+        handed = (entry for _, m in read if m.package.partition(".")[0] == package for entry in m.arguments)
+        arguments.add(handed, selection.selects_group, set(switches))
 
     watch = PackageWatch(by_package, activate)
     watch.start()
@@ -262,6 +267,7 @@ def record(
     finally:
         watch.stop()
         tapper.stop()
+        arguments.stop()
         patcher.undo()
 
 

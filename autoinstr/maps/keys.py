@@ -29,6 +29,7 @@ MAP_KEYS: Final = (
     Key("groups", "groups", "Span groups of this map's own, beside the shipped ones."),
     Key("spans", "spans", "The spans, by name. A name may have a list of entries, for a span with several places."),
     Key("metrics", "metrics", "Metric series, by the function that is handed their values, or whose calls are values."),
+    Key("arguments", "arguments", "Trace context that calls hand on: arguments that are set, by the function."),
 )
 
 SPAN_KEYS: Final = (
@@ -102,6 +103,24 @@ SERIES_KEYS: Final = (
     Key("disabled", "boolean", "true removes the series of this name from all maps below this one."),
 )  # fmt: skip
 
+ARGUMENTS_KEYS: Final = (
+    Key("set", "words_by_name", "Arguments that get a value where the call gives none, or None."),
+    Key("add", "words_by_name", "Arguments that hold headers, which get those that they lack."),
+    Key("group", "group", "Only where AUTOINSTR_SPAN_GROUPS selects this group."),
+    Key("switch", "switch", "Only where this environment variable is on."),
+    Key("within", "names", "Only in calls that are made while a span of one of these names is open."),
+    Key("where", "path", "Only in calls in which this value path, read from args or self, gives a value."),
+    Key("needs", "modules", "Only where these modules can be imported."),
+    Key("optional", "boolean", "Say nothing where the function or the argument does not exist. Default: false."),
+    Key("about", "text", "What the arguments are for, in a line."),
+)
+
+WORDS: Final = {
+    "trace_headers": "The W3C headers of the current span. Nothing, where there is none.",
+    "traces_endpoint": "The OTLP endpoint of traces, as OTEL_EXPORTER_OTLP_* give it. Nothing, where there is none.",
+}
+"""What an argument may be set to, and nothing else: a map never changes what a program computes."""
+
 TABLES: Final = {
     "a map": MAP_KEYS,
     "a span": SPAN_KEYS,
@@ -111,6 +130,7 @@ TABLES: Final = {
     "a group": GROUP_KEYS,
     "a metric tap": TAP_KEYS,
     "a series": SERIES_KEYS,
+    "arguments": ARGUMENTS_KEYS,
 }
 
 # -- what words look like; whole words, so `re.fullmatch` or ^...$ --------------------------------------

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from autoinstr.maps import keys, metric_entries, nodes, values
+from autoinstr.maps import argument_entries, keys, metric_entries, nodes, values
 from autoinstr.maps.groups import GroupTable
 from autoinstr.maps.model import (
     BUCKETS,
@@ -135,6 +135,7 @@ class _Reader:
             "name": self.name,
             "names": lambda node, what: self._listed(node, what, "names", lambda item: self.name(item, what)),
             "only_when": self.only_when,
+            "path": self.path,
             "paths": self.paths,
             "process_attributes": lambda node, what: self.resource(node, what, ("const", "env"), "a map's resource"),
             "run_attributes": lambda node, what: self.resource(node, what, _BEFORE_THE_CALL, "a span's resource"),
@@ -145,6 +146,7 @@ class _Reader:
             "text": self.text,
             "versions": self.versions,
             **metric_entries.kinds(self),
+            **argument_entries.kinds(self),
         }
 
     # -- mistakes -------------------------------------------------------------------------------------
@@ -325,6 +327,8 @@ class _Reader:
             with self.consequence("this one is left out"):
                 self.possible(self.pairs(spans, None, "spans"), read)
         metrics = metric_entries.read(self, found["metrics"], str(found.get("map", ""))) if "metrics" in found else ()
+        section = found.get("arguments")
+        arguments = argument_entries.read(self, section, str(found.get("map", ""))) if section is not None else ()
         if not complete:  # the spans were read for their mistakes only
             raise _Wrong
         return SpanMap(
@@ -339,6 +343,7 @@ class _Reader:
             disabled=tuple(disabled),
             groups=tuple(groups),
             metrics=metrics,
+            arguments=arguments,
         )
 
     def groups(self, node: Node, what: str) -> list[Group]:

@@ -158,6 +158,27 @@ class SpanEntry:
 
 
 @dataclass(frozen=True)
+class ArgumentsEntry:
+    """Arguments of one function that calls are given: `set` where they have none, `add` to a mapping of headers.
+
+    Each is an argument's name with a word of `keys.WORDS`.
+    """
+
+    target: Target
+    map: str
+    place: Place
+    set: tuple[tuple[str, str], ...] = ()
+    add: tuple[tuple[str, str], ...] = ()
+    group: str | None = None
+    switch: str | None = None
+    within: tuple[str, ...] = ()
+    where: ValuePath | None = None
+    needs: tuple[str, ...] = ()
+    optional: bool = False
+    about: str = ""
+
+
+@dataclass(frozen=True)
 class SpanMap:
     """One file. `disabled` holds the span names that it removes."""
 
@@ -173,3 +194,4 @@ class SpanMap:
     disabled: tuple[str, ...] = ()
     groups: tuple[Group, ...] = field(default=())
     metrics: tuple[MetricTap, ...] = ()
+    arguments: tuple[ArgumentsEntry, ...] = ()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from autoinstr.environment_variables import SWITCHES
 from autoinstr.maps import keys, values
 from autoinstr.maps.groups import GroupTable
 from autoinstr.maps.keys import Key
@@ -115,6 +116,22 @@ def _definitions(table: GroupTable) -> Schema:
         "text": {"type": "string"},
         "versions": _text(keys.VERSIONS),
         **_metric_definitions(),
+        "arguments": {
+            "type": "object",
+            "propertyNames": _text(keys.TARGET),
+            "additionalProperties": {
+                **_object(keys.ARGUMENTS_KEYS),
+                "allOf": [
+                    {"anyOf": [{"required": ["set"]}, {"required": ["add"]}]},
+                    {"oneOf": [{"required": ["group"]}, {"required": ["switch"]}]},
+                ],
+            },
+        },
+        "switch": {"enum": list(SWITCHES)},
+        "words_by_name": {
+            "type": "object",
+            "additionalProperties": {"anyOf": [_word(word, about) for word, about in keys.WORDS.items()]},
+        },
     }
 
 

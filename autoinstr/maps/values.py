@@ -60,7 +60,7 @@ class ValuePath:
     text: str
     root: str
     name: str | None
-    steps: tuple[str | int | Where, ...]
+    steps: tuple[str | int | Where | _Every, ...]
     reducers: tuple[tuple[str, Any], ...]
     constant: Any = None
 
@@ -77,10 +77,7 @@ class ValuePath:
         value = start
         try:
             if value is not MISSING:
-                for step in self.steps:
-                    value = _step(value, step)
-                    if value is MISSING:
-                        break
+                value = _follow(value, self.steps)
             for name, argument in self.reducers:
                 if isinstance(argument, ValuePath):
                     argument = operands.get(argument.text, MISSING)
@@ -93,6 +90,34 @@ class ValuePath:
                     return argument
             return MISSING
         return value
+
+
+class _Every:
+    """The step `[*]`."""
+
+    def __repr__(self) -> str:
+        return "[*]"
+
+
+EVERY: Final = _Every()
+
+
+def _follow(value: Any, steps: tuple[str | int | Where | _Every, ...]) -> Any:
+    """What the steps lead to; from a `[*]` on, the list of what they lead to from every item."""
+    for position, step in enumerate(steps):
+        if isinstance(step, _Every):
+            rest = steps[position + 1 :]
+            found: list[Any] = []
+            for item in value.values() if isinstance(value, Mapping) else value:
+                one = _follow(item, rest)
+                if one is MISSING:
+                    return MISSING
+                found += one if EVERY in rest else [one]
+            return found
+        value = _step(value, step)
+        if value is MISSING:
+            break
+    return value
 
 
 def _step(value: Any, step: str | int | Where) -> Any:
@@ -230,6 +255,10 @@ def _reduce_len(value: Any, _: Any) -> Any:
     return MISSING if value is MISSING else len(value)
 
 
+def _reduce_lens(value: Any, _: Any) -> Any:
+    return MISSING if value is MISSING else [len(item) for item in value]
+
+
 def _reduce_type(value: Any, _: Any) -> Any:
     return MISSING if value is MISSING else type(value).__name__
 
@@ -240,6 +269,7 @@ def _reduce_default(value: Any, argument: Any) -> Any:
 
 _REDUCERS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "len": _reduce_len,
+    "lens": _reduce_lens,
     "sum": _method_or("sum", sum),
     "mean": _reduce_mean,
     "max": _method_or("max", max),
@@ -262,7 +292,7 @@ _WITH_ARGUMENT: Final = _OF_NUMBERS | {"default"}
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _HEAD = re.compile(rf"({_NAME})")
-_STEP = re.compile(rf"""\.({_NAME})|\[(-?[0-9]{{1,9}})\]|\["([^"]*)"\]|\['([^']*)'\]|\[\?({_NAME})\]""")
+_STEP = re.compile(rf"""\.({_NAME})|\[(-?[0-9]{{1,9}}|\*)\]|\["([^"]*)"\]|\['([^']*)'\]|\[\?({_NAME})\]""")
 _REDUCER = re.compile(rf"\s*({_NAME})\s*(?:\((.*)\))?\s*", re.DOTALL)
 _NUMBER = re.compile(r"[-+]?[0-9]{1,18}(\.[0-9]*)?([eE][-+]?[0-9]{1,3})?")
 
@@ -294,14 +324,16 @@ def parse(text: str) -> ValuePath:
         # YAML takes one pair of quotes off a text
         meant = did_you_mean(root, ROOTS) or "; a constant text has two pairs of quotes: \"'text'\""
         raise PathError(f"a value path starts with {', '.join(ROOTS)}, not {shown(root)}{meant}")
-    steps: list[str | int | Where] = []
+    steps: list[str | int | Where | _Every] = []
     position = found.end()
     while position < len(head):
         step = _STEP.match(head, position)
         if not step:
             raise PathError(f"can't read {shown(head[position:])} in the value path {shown(text)}")
         name, index, double, single, where = step.groups()
-        if where is not None:
+        if index == "*":
+            steps.append(EVERY)
+        elif where is not None:
             steps.append(Where(where))
         else:
             steps.append(int(index) if index is not None else next(s for s in (name, double, single) if s is not None))

@@ -38,7 +38,9 @@ class Binding:
         self._conditions = [(self._reader(path), allowed) for path, allowed in entry.only_when]
         open_content = entry.content and capture_content
         for key, paths in entry.attributes:
-            redact = not open_content and (is_sensitive(key) or any(is_sensitive(p.text) for p in paths))
+            redact = not open_content and (
+                is_sensitive(key) or any(is_sensitive(p.text) for p in paths if p.root != "const")
+            )
             if any(path.root in AT_END for path in paths):
                 self._at_end.append((key, list(paths), redact))
             else:

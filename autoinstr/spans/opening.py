@@ -12,7 +12,7 @@ when the span that holds it ends.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from threading import get_ident
 from typing import Any
 
@@ -66,6 +66,16 @@ def is_ours(span: Any) -> bool:
     """Whether a map's entry opened the span; also where it became another instrumentation's since."""
     scope = span.instrumentation_scope
     return scope is not None and (scope.name == SCOPE_NAME or GROUP_ATTRIBUTE in (scope.attributes or ()))
+
+
+def is_open(names: Collection[str]) -> bool:
+    """Whether a span of one of these names is open, in this process, around what runs now."""
+    above: Any = get_current().get(OPENED_KEY)
+    while above is not None:
+        if above.span is not None and any(name in above.names for name in names):
+            return True
+        above = above.outer
+    return False
 
 
 def carries_into_threads(context: Context) -> bool:

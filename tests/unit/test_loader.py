@@ -86,7 +86,7 @@ WHOLE = {
     "far key": (
         "map: m\npackage: p\nzzz: 1\n",
         "3:1: unknown key 'zzz' in a map; "
-        "known: map, package, algorithm, service, resource, about, inside, groups, spans, metrics",
+        "known: map, package, algorithm, service, resource, about, inside, groups, spans, metrics, arguments",
     ),
     "map number": ("map: 1\npackage: p\n", "1:6: map must be a text, not a number; put it in quotes"),
     "map name": ("map: my map\npackage: p\n", f"1:6: 'my map' is no name ({NAME_IN_WORDS})"),

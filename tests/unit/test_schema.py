@@ -59,6 +59,7 @@ def test_every_key_has_a_description_that_an_editor_shows() -> None:
         "a group": SCHEMA["$defs"]["groups"]["additionalProperties"],
         "a metric tap": SCHEMA["$defs"]["tap"],
         "a series": SCHEMA["$defs"]["source"],
+        "arguments": SCHEMA["$defs"]["arguments"]["additionalProperties"],
     }
     assert tables.keys() == keys.TABLES.keys()
     for name, table in keys.TABLES.items():

@@ -26,6 +26,7 @@ SECTIONS = {
     "a group": "\n## Groups and buckets\n",
     "a metric tap": "\n## Metrics\n",
     "a series": "\nEach series has one source",
+    "arguments": "\n## Arguments\n",
 }
 
 
@@ -58,6 +59,10 @@ def test_the_examples_have_no_mistakes(text: str, tmp_path: Path, capsys: pytest
     path.write_text(text)
     assert main(["lint", str(path)]) == 0
     assert capsys.readouterr().out == "1 map, no mistakes\n"
+
+
+def test_every_word_of_arguments_is_on_the_page() -> None:
+    assert set(keys.WORDS) <= set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE))
 
 
 def test_the_full_example_uses_every_key() -> None:

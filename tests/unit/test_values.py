@@ -49,7 +49,22 @@ def test_reducers(reducer: str) -> None:
 
 
 def test_every_reducer_is_tried_here() -> None:
-    tried = {"len", "sum", "mean", "max", "min", "int", "float", "str", "type", "nbytes", "add", "div", "default"}
+    tried = {
+        "len",
+        "lens",
+        "sum",
+        "mean",
+        "max",
+        "min",
+        "int",
+        "float",
+        "str",
+        "type",
+        "nbytes",
+        "add",
+        "div",
+        "default",
+    }
     assert tried == set(values.REDUCERS)
 
 
@@ -174,6 +189,12 @@ class Explosive:
         ("self.x", Explosive(), MISSING),
         ("self.x | default(1)", Explosive(), 1),
         ("self | len", [1, 2, 3], 3),
+        ("self[*] | max", [1, 3, 2], 3),
+        ("self[*].ids | lens | sum", [{"ids": [1, 2]}, {"ids": (3,)}], 3),
+        ("self[*].outputs[*].ids | lens | sum", [{"outputs": [{"ids": [1, 2]}, {"ids": []}]}, {"outputs": []}], 2),
+        ("self.by_name[*].n | sum", {"by_name": {"a": {"n": 1}, "b": {"n": 2}}}, 3),
+        ("self[*].n | len", [{"n": 1}, {}], MISSING),
+        ("self[*].n | default(0)", 7, 0),
         ("self.values", {"values": 1}, 1),  # a key, not the dict's method
         ("self | sum", {"a": 1, "b": 2}, 3),
         ("self | mean", [1, 2, 3], 2.0),
