@@ -75,6 +75,16 @@ for version in 3.11 3.12 3.13 3.14; do
     fi
 done
 
+# Beside OpenTelemetry's own instrumentation of the HTTP clients, which would be on in every other test.
+if env_for .venv-http "$PYTHON" '.[test]' opentelemetry-instrumentation-aiohttp-client \
+    opentelemetry-instrumentation-httpx opentelemetry-instrumentation-requests; then
+    echo "== tests: HTTP clients with OpenTelemetry's instrumentation"
+    .venv-http/bin/python -m pytest tests/unit/test_arguments.py
+    note "HTTP clients with OpenTelemetry's instrumentation: passed"
+else
+    note "HTTP clients with OpenTelemetry's instrumentation: NOT RUN, it can't be installed here"
+fi
+
 # Real Ray, for which no extra exists and not every Python has a wheel. The newest release; ALL_RAY=1 adds the oldest
 # that is supported and one between.
 ray_python=$(find_python 3.11)

@@ -27,8 +27,6 @@ from autoinstr.maps.catalog import builtin_folder
 
 SITE = Path(__file__).resolve().parent / "site" / "sitecustomize.py"
 MANIFEST = "bundle.json"
-OWN_EXTRAS = ("http",)
-"""Extras of ours that come along where they are installed."""
 
 _HAVE_FALLBACK = frozenset({"charset-normalizer", "protobuf", "pyyaml", "wrapt"})
 """Distributions with compiled modules that do without them."""
@@ -109,7 +107,7 @@ def _closure(also: Iterable[str]) -> tuple[dict[str, metadata.Distribution], dic
     found: dict[str, metadata.Distribution] = {}
     left_out: dict[str, str] = {}
     asked = [canonical(name) for name in also]
-    waiting: list[tuple[str, tuple[str, ...]]] = [("autoinstr", OWN_EXTRAS), ("packaging", ())]
+    waiting: list[tuple[str, tuple[str, ...]]] = [("autoinstr", ()), ("packaging", ())]
     waiting += [(name, ()) for name in asked]
     seen: set[tuple[str, tuple[str, ...]]] = set()
     while waiting:
@@ -122,7 +120,7 @@ def _closure(also: Iterable[str]) -> tuple[dict[str, metadata.Distribution], dic
         except metadata.PackageNotFoundError:
             if name in ("autoinstr", *asked):
                 raise BundleError(f"{name} is not installed in this environment") from None
-            continue  # an extra that is not installed, or for another Python
+            continue  # for another Python
         if name not in _HAVE_FALLBACK and name != "autoinstr" and _is_compiled(distribution):
             if name in asked:
                 raise BundleError(f"{name} has compiled modules, which are for one Python on one kind of machine")

@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from autoinstr.check.facts import Facts
+from autoinstr.check.handing import row_of
 from autoinstr.check.lookup import Lookup, callee_of, fits, plain_names
 from autoinstr.check.outcome import ABSENT, MISSING, Finding, Outcome, Row
 from autoinstr.check.series import rows_of
 from autoinstr.maps.metric_model import MetricTap
-from autoinstr.maps.model import Alternatives, Place, SpanEntry, Target
+from autoinstr.maps.model import Alternatives, ArgumentsEntry, Place, SpanEntry, Target
 from autoinstr.maps.values import ValuePath
 from autoinstr.maps.words import did_you_mean
 
+Entry = SpanEntry | MetricTap | ArgumentsEntry
 
-def callees_of(entries: Iterable[SpanEntry | MetricTap]) -> set[str]:
+
+def callees_of(entries: Iterable[Entry]) -> set[str]:
     """The names whose calls must be known to check these entries: factories, and functions picked by their caller."""
     found: set[str] = set()
     for entry in entries:
+        if isinstance(entry, ArgumentsEntry):
+            continue
         if isinstance(entry, MetricTap):
             if entry.only_when:
                 found.add(callee_of(entry.target))
@@ -31,19 +36,22 @@ def callees_of(entries: Iterable[SpanEntry | MetricTap]) -> set[str]:
     return found
 
 
-def targets_of(entries: Iterable[SpanEntry | MetricTap]) -> list[tuple[str, str]]:
+def targets_of(entries: Iterable[Entry]) -> list[tuple[str, str]]:
     """The module and the qualified name of every target of these entries."""
-    found = [t for e in entries for t in ((e.target,) if isinstance(e, MetricTap) else e.targets())]
+    found = [t for e in entries for t in (e.targets() if isinstance(e, SpanEntry) else (e.target,))]
     return [(target.module, target.qualname) for target in found]
 
 
-def fit(entries: Iterable[SpanEntry | MetricTap], facts: Facts) -> Outcome:
+def fit(entries: Iterable[Entry], facts: Facts) -> Outcome:
     """Check the entries whose packages are among the facts; others are passed over."""
     outcome = Outcome()
     for entry in entries:
         if isinstance(entry, MetricTap):
             if facts.knows(entry.target.module) or entry.target.module in facts.modules:
                 outcome.rows += rows_of(entry, facts)
+        elif isinstance(entry, ArgumentsEntry):
+            if facts.knows(entry.target.module):
+                outcome.rows.append(row_of(entry, facts))
         elif any(facts.knows(target.module) for target in entry.targets()):
             outcome.rows.append(_RowCheck(entry, facts).row())
     return outcome

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from autoinstr.maps.metric_model import SeriesEntry
-from autoinstr.maps.model import Place, SpanEntry
+from autoinstr.maps.model import ArgumentsEntry, Place, SpanEntry
 
 THERE: Final = "there"
 ABSENT: Final = "absent"
@@ -19,7 +19,7 @@ class Finding:
 
     place: Place
     span: str
-    """The name of the span, or of the series."""
+    """The name of the span or the series, or the function that is given arguments."""
     text: str
 
 
@@ -31,7 +31,7 @@ class Row:
     optional) or `missing`; the findings say why.
     """
 
-    entry: SpanEntry | SeriesEntry
+    entry: SpanEntry | SeriesEntry | ArgumentsEntry
     state: str = THERE
     findings: list[Finding] = field(default_factory=list)
     targets: int = 0

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from autoinstr.check.facts import Facts
 from autoinstr.check.outcome import MISSING, THERE, Outcome
 from autoinstr.maps.metric_model import SeriesEntry
+from autoinstr.maps.model import SpanEntry
 
 _MARKS = {THERE: "yes", MISSING: "**missing**"}
 
@@ -22,7 +23,7 @@ def table(outcomes: Sequence[tuple[Facts, Outcome]]) -> str:
         for row in outcome.rows:
             if isinstance(row.entry, SeriesEntry):
                 series.setdefault(row.entry.name, row.entry.kind)
-            else:
+            elif isinstance(row.entry, SpanEntry):
                 spans.setdefault(row.entry.name, row.entry.group)
     tables = [_lines(head, names, outcomes) for head, names in (("Span | Group", spans), ("Series | Kind", series))]
     return "\n\n".join("\n".join(lines) for lines in tables if lines)

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from autoinstr.check.facts import Facts
     from autoinstr.check.outcome import Finding, Outcome
     from autoinstr.maps.metric_model import MetricTap
-    from autoinstr.maps.model import SpanEntry
+    from autoinstr.maps.model import ArgumentsEntry, SpanEntry
 
-    Entry = SpanEntry | MetricTap
+    Entry = SpanEntry | MetricTap | ArgumentsEntry
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def active_entries(package: str | None) -> list[tuple[str, Entry]]:
-    """The spans and taps of the active maps, each with its top-level package; mistakes in the maps go to stderr."""
+    """All entries of the active maps, each with its top-level package; mistakes in the maps go to stderr."""
     from autoinstr.maps.active import read_active
     from autoinstr.settings import Settings
 
@@ -98,6 +98,7 @@ def active_entries(package: str | None) -> list[tuple[str, Entry]]:
         print(f"autoinstr: {line}", file=sys.stderr)
     found: list[tuple[str, Entry]] = [(span.package.partition(".")[0], span.entry) for span in active.spans]
     found += [(package.partition(".")[0], tap) for package, tap in active.taps]
+    found += [(package.partition(".")[0], entry) for package, entry in active.arguments]
     return [(top, entry) for top, entry in found if package is None or top == package]
 
 

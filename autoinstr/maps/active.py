@@ -9,7 +9,7 @@ from pathlib import Path
 from autoinstr.maps.catalog import Catalog, layered
 from autoinstr.maps.groups import GroupTable, Selection, explain_unknown, explain_unknown_span, select
 from autoinstr.maps.metric_model import MetricTap, layered_taps
-from autoinstr.maps.model import Mistake, Place, SpanEntry
+from autoinstr.maps.model import ArgumentsEntry, Mistake, Place, SpanEntry
 
 LAYERS = ("built in", "of an installed package", "yours")
 
@@ -36,6 +36,8 @@ class ActiveMaps:
     spans: list[ActiveSpan] = field(default_factory=list)
     taps: list[tuple[str, MetricTap]] = field(default_factory=list)
     """Each with the package that its map speaks of."""
+    arguments: list[tuple[str, ArgumentsEntry]] = field(default_factory=list)
+    """What calls are given, each with that package too."""
     disabled: dict[str, str] = field(default_factory=dict)
     mistakes: list[str] = field(default_factory=list)
 
@@ -84,6 +86,7 @@ def read_active(span_maps: Iterable[Path], builtin_maps: str, span_groups: str) 
     names = {entry.name for entry in entries}
     packages = {span_map.name: span_map.package for _, span_map in read}
     active.taps = [(packages[tap.map], tap) for tap in layered_taps(read)]
+    active.arguments = [(span_map.package, entry) for _, span_map in read for entry in span_map.arguments]
     active.disabled = {name: m.file for _, m in read for name in m.disabled if name not in names}
     active.mistakes += _unknown_names(selection, table, names | active.disabled.keys())
     return active

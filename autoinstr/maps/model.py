@@ -177,6 +177,11 @@ class ArgumentsEntry:
     optional: bool = False
     about: str = ""
 
+    @property
+    def name(self) -> str:
+        """How it is told: by its function."""
+        return str(self.target)
+
 
 @dataclass(frozen=True)
 class SpanMap:

@@ -500,6 +500,48 @@ def test_what_a_tap_needs_and_the_source_does_not_have(tmp_path: Path) -> None:
 # -- what is not ------------------------------------------------------------------------------------------
 
 
+ARGUMENTS = """
+map: m
+package: pkg
+arguments:
+  pkg.engine:Engine.submit: {group: step, set: {trace_headers: trace_headers}}
+  pkg.engine:Args.__init__: {group: step, set: {endpoint: traces_endpoint}}
+  pkg.engine:Engine.send: {group: step, add: {header: trace_headers}}
+  pkg.engine:Engine.sent: {group: step, add: {headers: trace_headers}}
+  pkg.gone:Engine.send: {group: step, add: {headers: trace_headers}}
+  elsewhere:Client.send: {group: step, add: {headers: trace_headers}}
+"""
+
+
+def test_arguments_that_calls_are_given(tmp_path: Path) -> None:
+    package(
+        tmp_path,
+        engine="""
+        from dataclasses import dataclass
+
+        @dataclass
+        class Args:
+            endpoint: str = ""
+
+        class Engine:
+            def submit(self, prompt, trace_headers=None): ...
+            def send(self, prompt, headers=None): ...
+        """,
+    )
+    loaded = load_map(ARGUMENTS, "m.yaml", Catalog(lambda mistake: None).table)
+    assert loaded.map is not None
+    found = list(loaded.map.arguments)
+    source = package_folder(tmp_path, "pkg")
+    assert source is not None
+    outcome = fit(found, read_source({"pkg": source}, callees_of(found), "here"))
+    assert [row.state for row in outcome.rows] == [THERE, THERE, MISSING, MISSING, ABSENT]
+    assert said(outcome) == [
+        "m.yaml:7:3: Engine.send takes no 'header', did you mean 'headers'?",
+        "m.yaml:8:3: pkg.engine:Engine has no 'sent', did you mean 'send'?",
+        "m.yaml:9:3: there is no module pkg.gone",
+    ]
+
+
 def test_each_kind_of_loss_and_its_place(tmp_path: Path) -> None:
     package(
         tmp_path,
