@@ -68,7 +68,7 @@ for version in 3.11 3.12 3.13 3.14; do
     if [ -n "$interpreter" ]; then
         echo "== tests: Python $version, newest dependencies: the engine and the whole chain"
         env_for ".venv-$version" "$interpreter" '.[test]'
-        tests ".venv-$version" tests/unit tests/test_end_to_end.py
+        tests ".venv-$version" tests/unit tests/trees tests/test_end_to_end.py
         note "Python $version, newest dependencies: passed"
     else
         note "Python $version: NOT RUN, it is not installed here"

@@ -53,20 +53,40 @@ def supervised(**more: Any) -> SimpleNamespace:
     )
 
 
-def take_turns(loop: Any) -> Any:
+def take_turns(loop: Any, late_target: int | None = None) -> None:
     """Makes an asynchronous run the same every time: the collector begins when the loop waits for it, and does one
-    batch after the other. `loop` is the module that waits."""
+    batch after the other. `loop` is the module that waits.
+
+    What is generated for step `late_target` begins before the first step does, and is there when that step has
+    asked for it once.
+    """
     from nemo_rl.algorithms.async_utils import AsyncTrajectoryCollector
 
-    driver_waits = threading.Event()
+    driver_waits, late_has_begun, late_is_wanted = threading.Event(), threading.Event(), threading.Event()
+    collectors: list[Any] = []
+    add = AsyncTrajectoryCollector._add
 
     def wait_for_permission(collector: Any) -> None:
+        collectors[:] = [collector]
         driver_waits.wait()
         collector.wait_for_pending_generations()
 
+    async def add_late(collector: Any, trajectory: Any, weight_version: int, target_weight_version: int) -> None:
+        if target_weight_version == late_target:
+            late_has_begun.set()
+            late_is_wanted.wait()
+        await add(collector, trajectory, weight_version, target_weight_version)
+
     def sleep(seconds: float) -> None:
         driver_waits.set()
-        time.sleep(seconds)
+        if late_target is None:
+            time.sleep(seconds)
+        elif not late_has_begun.is_set():
+            late_has_begun.wait()
+        else:
+            late_is_wanted.set()
+            collectors[0].wait_for_pending_generations()
 
     AsyncTrajectoryCollector._wait_for_permission = wait_for_permission
+    AsyncTrajectoryCollector._add = add_late
     loop.time = SimpleNamespace(sleep=sleep, perf_counter=time.perf_counter)

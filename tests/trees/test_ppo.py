@@ -39,13 +39,13 @@ rl.ppo.job (job)
       rl.policy.worker.get_logprobs (logprob) rl.backend='dtensor_v2'
       rl.policy.worker.get_logprobs (logprob) rl.backend='dtensor_v2'
     rl.ppo.advantage_calculation (advantage) [overhead]
-    rl.ppo.value_training (policy_update) [productive] rl.iteration=1
+    rl.ppo.value_training (policy_update) [productive] rl.iteration=1 rl.ppo_epoch=0
       rl.value.worker.train (policy_update) rl.backend='dtensor_v2'
-    rl.ppo.policy_training (policy_update) [productive] rl.iteration=1
+    rl.ppo.policy_training (policy_update) [productive] rl.iteration=1 rl.ppo_epoch=0
       rl.policy.worker.train (policy_update) rl.backend='dtensor_v2'
-    rl.ppo.value_training (policy_update) [productive] rl.iteration=1
+    rl.ppo.value_training (policy_update) [productive] rl.iteration=1 rl.ppo_epoch=1
       rl.value.worker.train (policy_update) rl.backend='dtensor_v2'
-    rl.ppo.policy_training (policy_update) [productive] rl.iteration=1
+    rl.ppo.policy_training (policy_update) [productive] rl.iteration=1 rl.ppo_epoch=1
       rl.policy.worker.train (policy_update) rl.backend='dtensor_v2'
   rl.ppo.step (step) rl.epoch=1 rl.iteration=2
     rl.ppo.data_processing (data_processing) [overhead]
@@ -61,13 +61,13 @@ rl.ppo.job (job)
       rl.policy.worker.get_logprobs (logprob) rl.backend='dtensor_v2'
       rl.policy.worker.get_logprobs (logprob) rl.backend='dtensor_v2'
     rl.ppo.advantage_calculation (advantage) [overhead]
-    rl.ppo.value_training (policy_update) [productive] rl.iteration=2
+    rl.ppo.value_training (policy_update) [productive] rl.iteration=2 rl.ppo_epoch=0
       rl.value.worker.train (policy_update) rl.backend='dtensor_v2'
-    rl.ppo.policy_training (policy_update) [productive] rl.iteration=2
+    rl.ppo.policy_training (policy_update) [productive] rl.iteration=2 rl.ppo_epoch=0
       rl.policy.worker.train (policy_update) rl.backend='dtensor_v2'
-    rl.ppo.value_training (policy_update) [productive] rl.iteration=2
+    rl.ppo.value_training (policy_update) [productive] rl.iteration=2 rl.ppo_epoch=1
       rl.value.worker.train (policy_update) rl.backend='dtensor_v2'
-    rl.ppo.policy_training (policy_update) [productive] rl.iteration=2
+    rl.ppo.policy_training (policy_update) [productive] rl.iteration=2 rl.ppo_epoch=1
       rl.policy.worker.train (policy_update) rl.backend='dtensor_v2'
     rl.weight_sync.transfer (weight_sync)
     rl.ppo.evaluate (evaluate) rl.step=2
@@ -97,7 +97,7 @@ rl.ppo.job (job)
       rl.vllm.generate_async (per_prompt)
     rl.rollout.environment_step (per_prompt)
   rl.init.total (efficiency) rl.efficiency.category='init/total'
-  rl.grpo.generation (rollout) rl.num_generations_per_prompt=2 rl.target_weight_version=0 rl.weight_version=0
+  rl.ppo.generation (rollout) rl.num_generations_per_prompt=2 rl.target_weight_version=0 rl.weight_version=0
     rl.rollout.sample (per_prompt) rl.rollout.sample=0
       rl.vllm.generate_async (per_prompt)
     rl.rollout.sample (per_prompt) rl.rollout.sample=1
@@ -108,7 +108,7 @@ rl.ppo.job (job)
       rl.vllm.generate_async (per_prompt)
     rl.rollout.environment_step (per_prompt)
     rl.rollout.environment_step (per_prompt)
-  rl.grpo.generation (rollout) rl.num_generations_per_prompt=2 rl.target_weight_version=1 rl.weight_version=0
+  rl.ppo.generation (rollout) rl.num_generations_per_prompt=2 rl.target_weight_version=1 rl.weight_version=0
     rl.rollout.sample (per_prompt) rl.rollout.sample=0
       rl.vllm.generate_async (per_prompt)
     rl.rollout.sample (per_prompt) rl.rollout.sample=1
@@ -127,9 +127,9 @@ rl.ppo.job (job)
       rl.policy.worker.get_logprobs (logprob) rl.backend='megatron'
       rl.policy.worker.get_logprobs (logprob) rl.backend='megatron'
     rl.ppo.advantage_calculation (advantage) [overhead]
-    rl.ppo.value_training (policy_update) [productive] rl.iteration=1
+    rl.ppo.value_training (policy_update) [productive] rl.iteration=1 rl.ppo_epoch=0
       rl.value.worker.train (policy_update) rl.backend='megatron'
-    rl.ppo.policy_training (policy_update) [productive] rl.iteration=1
+    rl.ppo.policy_training (policy_update) [productive] rl.iteration=1 rl.ppo_epoch=0
       rl.policy.worker.train (policy_update) rl.backend='megatron'
     rl.idle.refit_bubble (efficiency) [idle] rl.efficiency.category='idle/refit_bubble'
       rl.weight_sync.transfer (weight_sync)
@@ -141,9 +141,9 @@ rl.ppo.job (job)
       rl.policy.worker.get_logprobs (logprob) rl.backend='megatron'
       rl.policy.worker.get_logprobs (logprob) rl.backend='megatron'
     rl.ppo.advantage_calculation (advantage) [overhead]
-    rl.ppo.value_training (policy_update) [productive] rl.iteration=2
+    rl.ppo.value_training (policy_update) [productive] rl.iteration=2 rl.ppo_epoch=1
       rl.value.worker.train (policy_update) rl.backend='megatron'
-    rl.ppo.policy_training (policy_update) [productive] rl.iteration=2
+    rl.ppo.policy_training (policy_update) [productive] rl.iteration=2 rl.ppo_epoch=1
       rl.policy.worker.train (policy_update) rl.backend='megatron'
     rl.idle.refit_bubble (efficiency) [idle] rl.efficiency.category='idle/refit_bubble'
       rl.weight_sync.transfer (weight_sync)

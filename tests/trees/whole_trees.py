@@ -11,6 +11,7 @@ another span moves up.
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 import textwrap
@@ -68,9 +69,11 @@ def names(tree: str) -> set[str]:
 def _fresh_stand_in() -> Iterator[None]:
     before = _take_out()
     sys.path.insert(0, str(STAND_IN))
+    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, False  # else it is compiled anew for every tree
     try:
         yield
     finally:
+        sys.dont_write_bytecode = writes
         sys.path.remove(str(STAND_IN))
         _take_out()
         sys.modules.update(before)
@@ -79,3 +82,22 @@ def _fresh_stand_in() -> Iterator[None]:
 def _take_out() -> dict[str, object]:
     found = [name for name in sys.modules if name.partition(".")[0] == "nemo_rl"]
     return {name: sys.modules.pop(name) for name in found}
+
+
+def every_tree() -> Iterator[tuple[str, str]]:
+    """(test file, tree) for each expected tree beside this file."""
+    for path in sorted(Path(__file__).parent.glob("test_*.py")):
+        for name, value in vars(importlib.import_module(path.stem)).items():
+            if name.endswith("TREE"):
+                yield path.name, value
+
+
+def lines_below(tree: str, top: str) -> Iterator[str]:
+    """The lines inside the spans whose own line matches `top`."""
+    depth = None
+    for line in textwrap.dedent(tree).strip("\n").splitlines():
+        indent = len(line) - len(line.lstrip())
+        if depth is not None and indent > depth:
+            yield line
+        else:
+            depth = indent if re.search(top, line) else None

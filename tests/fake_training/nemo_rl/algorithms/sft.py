@@ -38,12 +38,17 @@ def setup(master_config: MasterConfig, tokenizer: Any, train_dataset: Any, val_d
     )
 
 
-def _train_data(batch: BatchedDataDict, tokenizer: Any, sft_config: SFTConfig) -> BatchedDataDict:
+def prepare_sft_batch(
+    batch: BatchedDataDict, *, tokenizer: Any, only_unmask_final: bool, make_sequence_length_divisible_by: int
+) -> BatchedDataDict:
+    """In NeMo RL since SFT v2; before, the two loops have it inline."""
     add_loss_mask_to_message_log(
-        batch["message_log"], roles_to_train_on=["assistant"], only_unmask_final=sft_config.only_unmask_final
+        batch["message_log"], roles_to_train_on=["assistant"], only_unmask_final=only_unmask_final
     )
     flat, input_lengths = batched_message_log_to_flat_message(
-        batch["message_log"], pad_value_dict={"token_ids": tokenizer.pad_token_id}
+        batch["message_log"],
+        pad_value_dict={"token_ids": tokenizer.pad_token_id},
+        make_sequence_length_divisible_by=make_sequence_length_divisible_by,
     )
     return BatchedDataDict(
         {
@@ -74,7 +79,12 @@ def validate(
         losses = []
         policy.prepare_for_training()
         for batch_idx, val_batch in enumerate(val_dataloader):
-            val_data = _train_data(val_batch, tokenizer, master_config.sft)
+            val_data = prepare_sft_batch(
+                val_batch,
+                tokenizer=tokenizer,
+                only_unmask_final=master_config.sft.only_unmask_final,
+                make_sequence_length_divisible_by=1,
+            )
             val_results = policy.train(val_data, loss_fn, eval_mode=True, gbs=val_data.size, mbs=val_mbs)
             losses.append(val_results["loss"])
             if val_batches > 0 and batch_idx >= val_batches - 1:
@@ -120,7 +130,12 @@ def sft_train(
         for batch in train_dataloader:
             with timer.time("total_step_time"):
                 with timer.time("data_processing"):
-                    train_data = _train_data(batch, tokenizer, sft_config)
+                    train_data = prepare_sft_batch(
+                        batch,
+                        tokenizer=tokenizer,
+                        only_unmask_final=sft_config.only_unmask_final,
+                        make_sequence_length_divisible_by=1,
+                    )
                 with timer.time("policy_training"):
                     train_results = policy.train(train_data, loss_fn, timer=timer)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from nemo_rl.data_plane.interfaces import KVBatchMeta
+
 
 class ReplayBufferImpl:
     def __init__(self, max_size: int, drop_incomplete_targets_on_restore: bool) -> None:
@@ -69,3 +71,58 @@ class ReplayBufferImpl:
 
 class ReplayBuffer(ReplayBufferImpl):
     """In NeMo RL this empty subclass is what `@ray.remote` decorates."""
+
+
+class TQReplayBuffer:
+    """Of the single controller: it holds names only, the samples lie in the data plane."""
+
+    def __init__(
+        self,
+        dp_client: Any,
+        partition_id: str,
+        *,
+        pad_value_dict: dict[str, int | float],
+        require_routed_experts: bool = False,
+    ) -> None:
+        self._dp_client = dp_client
+        self._partition_id = partition_id
+        self._groups: dict[str, KVBatchMeta | None] = {}
+
+    def reserve(self, *, weight_version: int, target_step: int | None = None, group_id: str | None = None) -> str:
+        group_id = group_id or f"group_{len(self._groups)}_v{weight_version}"
+        self._groups[group_id] = None
+        return group_id
+
+    async def commit(self, group_id: str, record: Any, start_weight_version: int, end_weight_version: int) -> None:
+        sample_ids = [f"{group_id}_g{i}" for i in range(len(record["input_ids"]))]
+        await self._call_dp("put_samples", sample_ids=sample_ids, partition_id=self._partition_id, fields=record)
+        self._groups[group_id] = KVBatchMeta(
+            self._partition_id,
+            None,
+            sample_ids,
+            fields=list(record),
+            tags=[{"weight_version": start_weight_version}] * len(sample_ids),
+        )
+
+    async def remove_group(self, group_id: str, *, remove_in_dp: bool = False) -> int:
+        return int(self._groups.pop(group_id, None) is not None)
+
+    def take(self, groups: int) -> KVBatchMeta | None:
+        """So many whole groups as one batch; None while they are not all there."""
+        ready = [name for name, meta in self._groups.items() if meta is not None][:groups]
+        if len(ready) < groups:
+            return None
+        metas = [self._groups.pop(name) for name in ready]
+        return KVBatchMeta(
+            self._partition_id,
+            None,
+            [i for meta in metas for i in meta.sample_ids],
+            fields=metas[0].fields,
+            tags=[tag for meta in metas for tag in meta.tags],
+        )
+
+    async def _call_dp(self, method_name: str, **kwargs: Any) -> Any:
+        return getattr(self._dp_client, method_name)(**kwargs)
+
+    def __len__(self) -> int:
+        return len(self._groups)

@@ -13,6 +13,8 @@ from nemo_rl.utils.timer import Timer
 
 
 class TQPolicy(Policy):
+    train_fields: tuple[str, ...] = DP_TRAIN_FIELDS
+
     def __init__(self, *args: Any, dp_cfg: dict[str, Any], tq_partition_id: str = "train", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.dp_cfg = dp_cfg
@@ -94,3 +96,13 @@ class TQPolicy(Policy):
             "grad_norm": result["grad_norm"],
             "all_mb_metrics": result["all_mb_metrics"],
         }
+
+    def begin_train_step(self, loss_fn: Any, gbs: int | None = None, mbs: int | None = None) -> None:
+        self._open_step = [loss_fn, None]
+
+    def train_microbatches_from_meta(self, meta: KVBatchMeta, timer: Timer | None = None) -> None:
+        self._open_step[1] = self.train_from_meta(meta, self._open_step[0], timer=timer, train_fields=self.train_fields)
+
+    def finish_train_step(self) -> dict[str, Any]:
+        """The result of the step that `begin_train_step` opened. Here the weights have moved already."""
+        return self._open_step[1]
