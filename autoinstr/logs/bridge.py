@@ -129,15 +129,17 @@ def translated(record: logging.LogRecord) -> logging.LogRecord:
     copy = logging.LogRecord.__new__(logging.LogRecord)
     given = vars(record)
     fields = vars(copy)
-    fields.update((key, value) for key, value in given.items() if key in _FIELDS)
+    fields.update(given)
     text = given.get("message")
     copy.msg = text if type(text) is str else _text_of(record)
     copy.args = None
-    extras = [(key, value) for key, value in given.items() if key not in _FIELDS and isinstance(key, str)]
-    for key, value in extras[:_MOST_EXTRAS]:
-        attribute = to_attribute(value, is_sensitive(key))
-        if attribute is not MISSING:
-            fields[key] = attribute
+    extras = [key for key in given if key not in _FIELDS]
+    for number, key in enumerate(extras):
+        value = fields.pop(key)
+        if number < _MOST_EXTRAS and isinstance(key, str):
+            attribute = to_attribute(value, is_sensitive(key))
+            if attribute is not MISSING:
+                fields[key] = attribute
     if record.exc_info:
         fields.update(_exception(record))
         copy.exc_info = None

@@ -61,7 +61,11 @@ echo "== metrics" >&2
 # shellcheck disable=SC2086
 .venv-bench/bin/python tests/bench/metrics.py $rounds --json "$out/2-metrics.json"
 
-number=3
+echo "== logs" >&2
+# shellcheck disable=SC2086
+.venv-bench/bin/python tests/bench/logs.py $rounds --json "$out/3-logs.json"
+
+number=4
 rival() { # NAME FOLDER PYTHON REQUIREMENT...
     name=$1
     folder=$2
