@@ -51,7 +51,7 @@ class AutoinstrConfigurator(_OTelSDKConfigurator):
         settings = Settings.from_environ()
         if not settings.enabled:
             return
-        settings.hand_down()
+        settings.hand_down(told=False)
         if os.environ.get("OTEL_CONFIG_FILE", "").strip():
             super()._configure(**kwargs)  # type: ignore[no-untyped-call]
             return

@@ -81,17 +81,19 @@ class Settings:
             mistakes=(*reader.mistakes, *_unknown_names(env)),
         )
 
-    def hand_down(self) -> None:
+    def hand_down(self, told: bool = True) -> None:
         """Put into `os.environ` what makes every child join this run, and do as this process does.
 
         NeMo RL writes its own telemetry's settings into the environment of its workers, by the names that are read
-        where ours is unset: telemetry that is off there must not switch this off too.
+        where ours is unset: telemetry that is off there must not switch this off too. A wrong run id that was given
+        stays there until it has been `told`.
         """
         os.environ.setdefault("AUTOINSTR_ENABLED", "true")
         os.environ.setdefault("AUTOINSTR_SPAN_GROUPS", self.span_groups)
-        os.environ["AUTOINSTR_RUN_ID"] = self.run_id
-        for prefix in _PREFIXES[1:]:
-            os.environ.setdefault(f"{prefix}RUN_ID", self.run_id)
+        if told or not any(os.environ.get(f"{prefix}RUN_ID", "").strip() for prefix in _PREFIXES):
+            os.environ["AUTOINSTR_RUN_ID"] = self.run_id
+            for prefix in _PREFIXES[1:]:
+                os.environ.setdefault(f"{prefix}RUN_ID", self.run_id)
         os.environ["AUTOINSTR_RUN_DIR"] = str(self.run_dir)
 
 
@@ -120,10 +122,11 @@ def _run_id(reader: _Reader, env: Mapping[str, str]) -> str:
 
 
 def _absolute(text: str) -> Path:
-    path = Path(text).expanduser()
+    path = Path(text)
     try:
+        path = path.expanduser()
         return path.absolute()
-    except OSError:  # the working directory has been deleted
+    except (OSError, RuntimeError):  # the working directory has been deleted; nobody has that home
         return path
 
 

@@ -154,7 +154,7 @@ class Run:
 
 def default_run_dir() -> Path:
     """Where runs lie: ``AUTOINSTR_RUN_DIR``, else ``autoinstr-runs`` in the working directory."""
-    return Path(os.environ.get("AUTOINSTR_RUN_DIR") or "autoinstr-runs")
+    return Path(os.path.expanduser(os.environ.get("AUTOINSTR_RUN_DIR", "").strip() or "autoinstr-runs"))
 
 
 def find_run(run: str | None, run_dir: Path) -> Path:

@@ -6,6 +6,7 @@ about 0.35 ms per KB, a third of it in the YAML parser; the largest shipped one 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -99,11 +100,15 @@ def load_groups(text: str, file: str) -> tuple[GroupTable, list[Mistake]]:
 def read_file(path: Path) -> tuple[str | None, Mistake | None]:
     """The text of a map file, or the mistake that says why there is none."""
     try:
+        if path.is_fifo():  # it would be waited for
+            return None, Mistake(Place(str(path)), "this is a pipe and no file", "the map is left out")
         return path.read_text(encoding="utf-8").removeprefix("\ufeff"), None
     except FileNotFoundError:
         folder = path.parent
         near = did_you_mean(path.name, [p.name for p in folder.iterdir()]) if folder.is_dir() else ""
         reason = f"there is no such file{near}" if folder.is_dir() else f"there is no folder {folder}"
+        if re.search(r"\.ya?ml[,; ]", str(path)):
+            reason += f" (files are separated by {os.pathsep!r})"
     except UnicodeDecodeError as error:
         reason = f"this is not UTF-8 text (byte {error.start})"
     except (OSError, ValueError) as error:

@@ -58,7 +58,9 @@ class Instruments:
 
 def _reported_by_others(provider: Any, names: set[str]) -> bool:
     """Whether another meter of the provider has an instrument of one of these names."""
-    meters: Mapping[Any, Any] = getattr(provider, "_meters", None) or {}
+    meters = getattr(provider, "_meters", None)
+    if not isinstance(meters, Mapping):  # no SDK is set up
+        return False
     for scope, meter in list(meters.items()):
         if getattr(scope, "name", SCOPE_NAME) == SCOPE_NAME:
             continue

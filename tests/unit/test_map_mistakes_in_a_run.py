@@ -110,6 +110,8 @@ WRONG_SETTINGS = {
     "AUTOINSTR_RANKS=frist": (
         "AUTOINSTR_RANKS='frist' is none of all, first, last, first_per_node, 0,8,16 or sample:0.1; all is used"
     ),
+    "AUTOINSTR_RUN_ID=../x": ("AUTOINSTR_RUN_ID='../x' can't name a folder and be typed as a word; '___x' is used"),
+    "NEMO_LENS_RUN_ID=../x": ("NEMO_LENS_RUN_ID='../x' can't name a folder and be typed as a word; '___x' is used"),
     "AUTOINSTR_JOURNAL=yes": "AUTOINSTR_JOURNAL='yes' is none of auto, on, off; auto is used",
 }
 
@@ -122,6 +124,32 @@ def test_a_wrong_setting(tmp_path: Path, setting: str, strict: bool) -> None:
     process = run("main.py", cwd=tmp_path, **{name: value}, **({"AUTOINSTR_STRICT": "1"} if strict else {}))
     assert our_lines(process) == [f"autoinstr: {WRONG_SETTINGS[setting]}", *([STOPPED] if strict else [])]
     assert (process.returncode, process.stdout) == ((2, "") if strict else (0, "user code runs\n"))
+
+
+def test_files_that_are_separated_otherwise(tmp_path: Path) -> None:
+    process = run("-c", "", cwd=tmp_path, AUTOINSTR_SPAN_MAPS="good.yaml,bad.yaml")
+    assert our_lines(process) == [
+        f"autoinstr: {tmp_path}/good.yaml,bad.yaml: there is no such file (files are separated by ':'); "
+        "the map is left out"
+    ]
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    process = run("-c", "", cwd=tmp_path, AUTOINSTR_SPAN_MAPS="pipe.yaml")
+    assert our_lines(process) == [f"autoinstr: {tmp_path}/pipe.yaml: this is a pipe and no file; the map is left out"]
+
+
+def test_a_wrong_variable_of_opentelemetry_costs_one_line(tmp_path: Path) -> None:
+    """The SDK takes none of its own then, and phases are still measured by nobody."""
+    process = go(
+        tmp_path, GOOD.replace("good", "bad"), OTEL_BSP_MAX_QUEUE_SIZE="-1", OTEL_EXPORTER_OTLP_ENDPOINT="http://h:1"
+    )
+    assert our_lines(process) == [
+        "autoinstr: OpenTelemetry's exporters could not be set up: max_queue_size must be a positive integer.; "
+        "spans go to the journal only"
+    ]
+    assert sorted(span["name"] for span in journal_spans(tmp_path)) == ["my.bad", "my.good"]
 
 
 def test_names_of_spans_that_some_map_has_are_good(tmp_path: Path) -> None:

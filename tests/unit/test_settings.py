@@ -161,6 +161,12 @@ def test_a_run_id_that_is_too_long_is_cut_and_stays_its_own() -> None:
     assert len(one.mistakes[0]) < 250
 
 
+@pytest.mark.parametrize("key", ["RUN_DIR", "SPAN_MAPS"])
+def test_a_home_that_nobody_has_is_a_path_like_any_other(key: str) -> None:
+    settings = read(**{f"AUTOINSTR_{key}": "~nobody-of-that-name/x"})
+    assert Path("~nobody-of-that-name/x") in (settings.run_dir, *settings.span_maps)
+
+
 def test_a_wrong_run_id_is_told_by_the_name_it_came_with() -> None:
     assert read(NEMO_LENS_RUN_ID="a/b").mistakes[0].startswith("NEMO_LENS_RUN_ID='a/b'")
     assert read(SLURM_JOB_ID="a/b").mistakes[0].startswith("SLURM_JOB_ID='a/b'")
