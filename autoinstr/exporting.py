@@ -499,7 +499,8 @@ def _other_providers() -> list[Any]:
             continue
         get = getattr(sys.modules[getter], "get_meter_provider", None) or sys.modules[getter].get_logger_provider
         provider = get()
-        if hasattr(provider, "shutdown"):
+        # the training code may have ended it: the SDK would warn, maybe into a log that is closed by now
+        if hasattr(provider, "shutdown") and getattr(provider, "_shutdown", False) is not True:
             found.append(provider)
     return found
 

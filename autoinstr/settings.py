@@ -90,6 +90,9 @@ class Settings:
         """
         os.environ.setdefault("AUTOINSTR_ENABLED", "true")
         os.environ.setdefault("AUTOINSTR_SPAN_GROUPS", self.span_groups)
+        os.environ.setdefault("AUTOINSTR_LOGS_ENABLED", str(self.logs).lower())
+        metrics = _Reader(os.environ).boolean("METRICS_ENABLED", True)
+        os.environ.setdefault("AUTOINSTR_METRICS_ENABLED", str(metrics).lower())
         if told or not any(os.environ.get(f"{prefix}RUN_ID", "").strip() for prefix in _PREFIXES):
             os.environ["AUTOINSTR_RUN_ID"] = self.run_id
             for prefix in _PREFIXES[1:]:

@@ -96,8 +96,9 @@ def set_up(file: str) -> None:
 
 
 def shut_down() -> None:
-    provider: Any = trace.get_tracer_provider()
-    if _on:
+    from opentelemetry import metrics
+
+    for provider in (trace.get_tracer_provider(), metrics.get_meter_provider()) if _on else ():
         provider.force_flush()
         provider.shutdown()
 

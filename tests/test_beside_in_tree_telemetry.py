@@ -92,7 +92,6 @@ def test_both_send_to_a_collector_and_each_span_comes_once(tmp_path: Path) -> No
             "otlp",
             OTEL_EXPORTER_OTLP_ENDPOINT=receiver.http_endpoint,
             OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf",
-            AUTOINSTR_METRICS_ENABLED="false",
         )
         spans = receiver.spans()
     assert len({s.span_id for s in spans}) == len(spans)
@@ -101,3 +100,4 @@ def test_both_send_to_a_collector_and_each_span_comes_once(tmp_path: Path) -> No
     assert our_lines(done) == [
         "autoinstr: __main__ sets up OpenTelemetry too: its spans and ours go together where ours go"
     ]
+    assert "shutdown" not in done.stderr, "what they have ended is not ended again"

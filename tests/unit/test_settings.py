@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from autoinstr.metrics import switch
 from autoinstr.settings import Settings
 
 
@@ -205,8 +206,10 @@ def test_telemetry_that_is_off_in_nemo_rl_does_not_switch_this_off_in_its_worker
     # what NeMo RL writes for its workers, from the `telemetry:` block of its config
     os.environ.setdefault("NEMO_RL_OTEL_ENABLED", "0")
     os.environ.setdefault("NEMO_RL_OTEL_SPAN_GROUPS", "default")
+    os.environ.setdefault("NEMO_RL_OTEL_METRICS_ENABLED", "0")
     worker = Settings.from_environ()
     assert (worker.enabled, worker.span_groups) == (True, "per_step")
+    assert switch.are_on({**os.environ, "OTEL_METRICS_EXPORTER": "otlp"})
     assert os.environ["NEMO_RL_OTEL_RUN_ID"] == settings.run_id, "and it has the run's id"
 
 
