@@ -103,16 +103,33 @@ for release in newest ${ALL_RAY:+2.49 2.55}; do
     fi
 done
 
-# torch.compile, with the torch that is there: CI does not fetch gigabytes for it.
-for candidate in ${TORCH_PYTHON:-} "$PYTHON"; do
-    if "$candidate" -c "import torch, opentelemetry.sdk, wrapt" 2>/dev/null; then
-        echo "== tests: torch.compile"
-        PYTHONPATH="$PWD" "$candidate" -m pytest tests/unit/test_torch_compile.py
-        note "torch.compile: passed"
-        torch_ran=yes
-        break
+# torch.compile, and real TRL: where pip finds torch on this machine. CI does not fetch gigabytes for it.
+torch="torch==2.13.0"
+torch_python=${TORCH_PYTHON:-$(find_python 3.11)}
+torch_from=""
+if [ -n "$torch_python" ]; then
+    torch_from=$("$torch_python" -m pip install --dry-run --no-deps --quiet --report - "$torch" 2>/dev/null |
+        "$torch_python" -c 'import json, sys; print(json.load(sys.stdin)["install"][0]["download_info"]["url"])' \
+            2>/dev/null) || torch_from=""
+fi
+trl_env() { # UV looks for wheels elsewhere; torch first, so that nothing that needs it takes another one
+    UV="" env_for .venv-trl "$torch_python" '.[test]' "$torch" &&
+        echo "$torch" >.venv-trl/constraints.txt &&
+        .venv-trl/bin/python -m pip install --quiet --disable-pip-version-check -c .venv-trl/constraints.txt \
+            trl transformers accelerate datasets peft
+}
+case $torch_from in
+file:*)
+    if trl_env; then
+        echo "== tests: torch.compile and TRL, Python $(version_of "$torch_python")"
+        .venv-trl/bin/python -m pytest tests/unit/test_torch_compile.py tests/real/test_trl.py
+        note "torch.compile, TRL $(.venv-trl/bin/python -c 'from importlib.metadata import version as v; print(v("trl"))'), \
+Python $(version_of "$torch_python"): passed"
+    else
+        note "torch.compile, TRL: NOT RUN, it can't be installed here"
     fi
-done
-[ -n "${torch_ran:-}" ] || note "torch.compile: NOT RUN, no Python here has torch (TORCH_PYTHON names one)"
+    ;;
+*) note "torch.compile, TRL: NOT RUN, $torch is no file on this machine, and CI does not download it" ;;
+esac
 
 echo "== summary$summary"
