@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from autoinstr.check.facts import Facts
 from autoinstr.check.handing import row_of
@@ -29,6 +30,7 @@ def callees_of(entries: Iterable[Entry]) -> set[str]:
             continue
         read = [path for _, paths in (*entry.attributes, *entry.resource) for path in paths]
         read += [path for path, _ in entry.only_when]
+        read += entry.coalesce.match if entry.coalesce is not None else ()
         by_caller = any(one.root == "caller" for path in read for one in (path, *path.operands))
         for target in entry.targets():
             if target.selectors or entry.inside or by_caller or entry.join.kind == "block":
@@ -151,6 +153,10 @@ class _RowCheck:
             text = self._path(path, begins)
             if text is not None:
                 self._missing.append(self._at(self._entry.place, f"only_when: {text}"))
+        for path in self._entry.coalesce.match if self._entry.coalesce is not None else ():
+            text = self._path(path, begins)
+            if text is not None:
+                self._missing.append(self._at(self._entry.place, f"coalesce: {text}"))
         for path in self._entry.join.match or ():
             text = self._path(path, found)
             if text is not None:
@@ -158,8 +164,11 @@ class _RowCheck:
 
     def _path(self, path: ValuePath, targets: list[Target]) -> str | None:
         """What is wrong with one value path, or None. A `default` says that what it reads may not be there."""
-        if any(reducer == "default" for reducer, _ in path.reducers):
-            return None
+        for reducer, other in path.reducers:
+            if reducer == "default":  # of two paths, one must be there
+                without = replace(path, reducers=())
+                known = not isinstance(other, ValuePath) or not self._path(other, targets)
+                return None if known else self._path(without, targets)
         for operand in path.operands:
             wrong = self._path(operand, targets)
             if wrong is not None:

@@ -125,6 +125,9 @@ def _detail(span: ActiveSpan, spec: str) -> str:
         said = [f"bucket {entry.scope.bucket}"] if entry.scope.bucket else []
         said += [f"{one} counts as {other}" for one, other in entry.scope.groups]
         lines.append(("scope", ", ".join(said)))
+    if entry.coalesce is not None:
+        counted = f", counted in {entry.coalesce.count}" if entry.coalesce.count else ""
+        lines.append(("coalesce", f"same {', '.join(path.text for path in entry.coalesce.match)}{counted}"))
     if entry.start_from is not None:
         lines.append(("start_from", f"{entry.start_from}{_arguments(entry.start_from)}"))
     if entry.versions:
@@ -186,6 +189,9 @@ def _plain(span: ActiveSpan) -> dict[str, Any]:
         "only_when": {path.text: list(allowed.values) for path, allowed in entry.only_when},
         "attributes": {key: [path.text for path in paths] for key, paths in entry.attributes},
         "scope": None if entry.scope is None else {"bucket": entry.scope.bucket, "groups": dict(entry.scope.groups)},
+        "coalesce": None
+        if entry.coalesce is None
+        else {"match": [path.text for path in entry.coalesce.match], "count": entry.coalesce.count},
         "optional": entry.optional,
         "subclasses": entry.subclasses,
         "content": entry.content,

@@ -44,6 +44,7 @@ SPAN_KEYS: Final = (
     Key("resource", "run_attributes", "Resource attributes of the run, learned when the span begins: the model."),
     Key("bucket", "bucket_or_none", "The goodput bucket of this span, in place of its group's; no scope changes it."),
     Key("scope", "scope", "What holds for every span that is opened below this one."),
+    Key("coalesce", "coalesce", "Blocks or calls that follow each other are one span: the polls of a wait, for one."),
     Key("optional", "boolean", "Say nothing where the target does not exist. Default: false."),
     Key("subclasses", "boolean", "Follow overrides in subclasses, those defined later included. Default: false."),
     Key("content", "boolean", "Let AUTOINSTR_CAPTURE_CONTENT record prompts and completions here. Default: false."),
@@ -73,6 +74,13 @@ TARGETS_KEYS: Final = (
 SCOPE_KEYS: Final = (
     Key("bucket", "bucket", "The goodput bucket of every span below, where its group does not keep its own."),
     Key("groups", "moves", "Groups that count as other groups below: `{step: evaluate}`."),
+)
+
+COALESCE_KEYS: Final = (
+    Key(
+        "match", "paths", "They are one span as long as these values stay the same. Without a value there is no other."
+    ),
+    Key("count", "text", "The attribute that says how many they were."),
 )
 
 GROUP_KEYS: Final = (
@@ -127,6 +135,7 @@ TABLES: Final = {
     "between": BETWEEN_KEYS,
     "targets": TARGETS_KEYS,
     "scope": SCOPE_KEYS,
+    "coalesce": COALESCE_KEYS,
     "a group": GROUP_KEYS,
     "a metric tap": TAP_KEYS,
     "a series": SERIES_KEYS,

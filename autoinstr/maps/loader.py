@@ -19,6 +19,7 @@ from autoinstr.maps.groups import GroupTable
 from autoinstr.maps.model import (
     BUCKETS,
     Alternatives,
+    Coalesce,
     Group,
     JoinPoint,
     Mistake,
@@ -132,6 +133,7 @@ class _Reader:
             "boolean": self.boolean,
             "bucket": self.bucket,
             "bucket_or_none": self.bucket_or_none,
+            "coalesce": self.coalesce,
             "group": self.group,
             "groups": self.groups,
             "module": self.module,
@@ -449,6 +451,7 @@ class _Reader:
             only_when=found.get("only_when", ()),
             bucket=found.get("bucket"),
             scope=found.get("scope"),
+            coalesce=found.get("coalesce"),
             optional=found.get("optional", False),
             subclasses=found.get("subclasses", False),
             content=found.get("content", False),
@@ -463,6 +466,8 @@ class _Reader:
         """What can be read but means nothing at this join point is a mistake, not silence."""
         if "start_from" in found and kind not in ("function", "between"):
             raise self.wrong(found["start_from"].place, f"start_from goes with function and between, not with {kind}")
+        if "coalesce" in found and kind not in ("function", "block"):
+            raise self.wrong(place, f"coalesce goes with function and block, not with {kind}")
         for key, paths in attributes:
             roots = {path.root for path in paths if path.root != "const"}
             late = sorted(roots & values.AT_END)
@@ -607,6 +612,15 @@ class _Reader:
         if not found:
             raise self.wrong(node.place, "scope needs 'bucket' or 'groups'")
         return Scope(found.get("bucket"), found.get("groups", ()))
+
+    def coalesce(self, node: Node, what: str) -> Coalesce:
+        found = self.all_fields(node, keys.COALESCE_KEYS, what)
+        if "match" not in found:
+            raise self.wrong(node.place, "coalesce needs 'match': values that are the same while it is one span")
+        for path in found["match"]:
+            if path.root == "const" or path.root in values.AT_END:
+                raise self.wrong(node.place, f"match reads args, self, caller or env, not {shown(path.text)}")
+        return Coalesce(found["match"], found.get("count"))
 
     def moves(self, node: Node, what: str) -> tuple[tuple[str, str], ...]:
         def read(pair: Pair) -> tuple[str, str]:

@@ -126,6 +126,17 @@ class Scope:
 
 
 @dataclass(frozen=True)
+class Coalesce:
+    """Blocks or calls that follow each other are one span, while the values of `match` stay the same.
+
+    `count` is the attribute that says how many they were.
+    """
+
+    match: tuple[ValuePath, ...]
+    count: str | None = None
+
+
+@dataclass(frozen=True)
 class SpanEntry:
     """One entry of a map: at this join point, in this group, emit this span."""
 
@@ -143,6 +154,7 @@ class SpanEntry:
     bucket: str | None = None
     """The bucket written on the span, `none` for none; None leaves it to the group and the scope."""
     scope: Scope | None = None
+    coalesce: Coalesce | None = None
     optional: bool = False
     subclasses: bool = False
     content: bool = False

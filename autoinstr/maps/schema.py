@@ -96,6 +96,7 @@ def _definitions(table: GroupTable) -> Schema:
         "paths": _one_or_list("path"),
         "process_attributes": {"type": "object", "additionalProperties": _ref("paths")},
         "run_attributes": {"type": "object", "additionalProperties": _ref("paths")},
+        "coalesce": _object(keys.COALESCE_KEYS, required=["match"]),
         "scope": _object(keys.SCOPE_KEYS) | {"minProperties": 1},
         "spans": {
             "type": "object",

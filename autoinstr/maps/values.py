@@ -87,7 +87,7 @@ class ValuePath:
         except BaseException:  # a property may raise anything, SystemExit too
             for name, argument in self.reducers:
                 if name == "default":
-                    return argument
+                    return operands.get(argument.text, MISSING) if isinstance(argument, ValuePath) else argument
             return MISSING
         return value
 
@@ -293,6 +293,7 @@ _WITH_ARGUMENT: Final = _OF_NUMBERS | {"default"}
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _HEAD = re.compile(rf"({_NAME})")
 _STEP = re.compile(rf"""\.({_NAME})|\[(-?[0-9]{{1,9}}|\*)\]|\["([^"]*)"\]|\['([^']*)'\]|\[\?({_NAME})\]""")
+_PATH = re.compile(r"(?:args|self|caller|env)[.\[]")
 _REDUCER = re.compile(rf"\s*({_NAME})\s*(?:\((.*)\))?\s*", re.DOTALL)
 _NUMBER = re.compile(r"[-+]?[0-9]{1,18}(\.[0-9]*)?([eE][-+]?[0-9]{1,3})?")
 
@@ -380,6 +381,8 @@ def _parse_reducer(part: str, text: str) -> tuple[str, Any]:
     argument = None if raw is None else literal(raw)
     if name in _OF_NUMBERS and (isinstance(argument, bool) or not isinstance(argument, (int, float))):
         return name, _parse_operand(name, raw.strip())
+    if name == "default" and _PATH.match(raw.strip()):
+        return name, parse(raw)
     return name, argument
 
 

@@ -49,6 +49,8 @@ class Binding:
         self.has_end = bool(self._at_end)
         self.has_selectors = bool(self._selectors)
         self.has_conditions = bool(self._conditions)
+        self._match = [self._reader(path) for path in entry.coalesce.match] if entry.coalesce is not None else []
+        self.has_match = bool(self._match)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_no_binding, ())  # see Entering.__reduce__
@@ -94,6 +96,11 @@ class Binding:
             if not allowed.accepts(None if value is MISSING else value):
                 return False
         return True
+
+    def match(self, args: Args, kwargs: Kwargs, frame: FrameType | None) -> tuple[Any, ...] | None:
+        """What the blocks of one span have in common; None where it can't be told, so that no two are one."""
+        found = tuple(identity(read(args, kwargs, frame)) for read in self._match)
+        return None if id(MISSING) in found else found
 
     def selected_values(self, args: Args, kwargs: Kwargs) -> tuple[Any, ...]:
         """The values of the selecting arguments (what tells one pair of begin and end from another)."""
@@ -177,9 +184,15 @@ def plain_label(value: Any) -> Any:
     return str.__str__(value) if kind is not str and issubclass(kind, str) else value
 
 
+def identity(value: Any) -> Any:
+    """What tells a value from others: a scalar by what it is, anything else by which object."""
+    value = plain_label(value)
+    return value if type(value) in (str, int, float, bool, type(None)) else id(value)
+
+
 def _no_binding() -> Binding:
     binding = Binding.__new__(Binding)
     binding._at_start, binding._at_end, binding._selectors, binding._conditions = [], [], [], []
     binding.needs_caller = binding.has_start = binding.has_end = False
-    binding.has_selectors = binding.has_conditions = False
+    binding.has_selectors = binding.has_conditions = binding.has_match = False
     return binding

@@ -85,7 +85,8 @@ class BlockChooser:
                 if binding.has_conditions and not binding.accepts(args, kwargs, frame):
                     continue
                 attributes = binding.at_start(args, kwargs, frame) if binding.has_start else None
-                return Entered(entry.plan, attributes, args[0] if args else None)
+                match = binding.match(args, kwargs, frame) if binding.has_match else None
+                return Entered(entry.plan, attributes, args[0] if args else None, match)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -102,19 +103,26 @@ def _no_chooser() -> BlockChooser:
 class Entered:
     """One block: the plan and attributes of its span, and its open spans: a shared manager may have several."""
 
-    __slots__ = ("_instance", "_open", "attributes", "plan")
+    __slots__ = ("_instance", "_match", "_open", "attributes", "plan")
 
-    def __init__(self, plan: SpanPlan, attributes: dict[str, Any] | None, instance: object = None) -> None:
+    def __init__(
+        self,
+        plan: SpanPlan,
+        attributes: dict[str, Any] | None,
+        instance: object = None,
+        match: tuple[Any, ...] | None = None,
+    ) -> None:
         self.plan = plan
         self.attributes = attributes
         self._instance = instance if plan.once_per_instance is not None else None
+        self._match = match
         self._open: list[Opened] = []
 
     def again(self) -> Entered:
-        return Entered(self.plan, self.attributes, self._instance)
+        return Entered(self.plan, self.attributes, self._instance, self._match)
 
     def open(self) -> Opened | None:
-        opened = self.plan.open(self.attributes, loose=True, instance=self._instance)
+        opened = self.plan.open(self.attributes, loose=True, instance=self._instance, match=self._match)
         if opened is not None:
             self._open.append(opened)
         return opened

@@ -55,7 +55,8 @@ class Entering:
         self._module = module
         self._start_from = start_from
         self._simple = not (binding.has_selectors or binding.needs_caller or binding.has_start or start_from)
-        self._simple = self._simple and plan.once_per_instance is None and not binding.has_conditions
+        self._simple = self._simple and plan.once_per_instance is None
+        self._simple = self._simple and not (binding.has_conditions or binding.has_match)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # a patched function that is pickled by value takes a switched-off copy of us along, and no locks
@@ -85,12 +86,13 @@ class Entering:
                 return None
             attributes = binding.at_start(args, kwargs, frame) if binding.has_start else None
             start = self._start_from() if self._start_from is not None else None
+            match = binding.match(args, kwargs, frame) if binding.has_match else None
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # an argument's own `__class__` may raise anything
             say(f"span {self._plan.name} left out: {describe(error)}", once=f"enter {self._plan.name}")
             return None
-        return plan.open(attributes, start, loose=loose, instance=args[0] if args else None)
+        return plan.open(attributes, start, loose=loose, instance=args[0] if args else None, match=match)
 
 
 def _never_entering() -> Callable[..., None]:

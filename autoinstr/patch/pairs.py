@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import itertools
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any
 
 from autoinstr.maps.model import SpanEntry
 from autoinstr.maps.values import MISSING, ValuePath, argument_getter, parameters_of
 from autoinstr.notices import describe, say
-from autoinstr.patch.binding import Binding, plain_label
+from autoinstr.patch.binding import Binding, identity
 from autoinstr.patch.callers import calling_frame, is_inside
 from autoinstr.patch.functions import wrap_beside
-from autoinstr.spans.opening import Opened, SpanPlan, close
+from autoinstr.spans.opening import Opened, SpanPlan, close, flow
 
 _OPEN_LIMIT = 10_000
 
@@ -47,14 +46,14 @@ class Pairing:
 
     def key(self, binding: Binding, match: list[Callable[[Any, Any], Any]], args: Any, kwargs: Any) -> tuple[Any, ...]:
         if match:
-            return tuple(_identity(read(args, kwargs)) for read in match)
+            return tuple(identity(read(args, kwargs)) for read in match)
         own = (id(args[0]),) if self._by_instance and args else ()
-        return own + tuple(_identity(v) for v in binding.selected_values(args, kwargs))
+        return own + tuple(identity(v) for v in binding.selected_values(args, kwargs))
 
     def begin(self, key: tuple[Any, ...], attributes: dict[str, Any] | None) -> None:
         if self._begins is not None and next(self._begins):
             return
-        key = (_flow(), *key)
+        key = (flow(), *key)
         before = self._open.pop(key, None)
         if before is not None:
             close(before, lost_end="begin")
@@ -68,7 +67,7 @@ class Pairing:
         self._open[key] = opened
 
     def end(self, key: tuple[Any, ...], exception: BaseException | None = None) -> None:
-        opened = self._open.pop((_flow(), *key), None)
+        opened = self._open.pop((flow(), *key), None)
         while opened is None:  # begun in another thread or task: the latest one
             others = [other for other in list(self._open) if other[1:] == key]
             if not others:
@@ -86,20 +85,6 @@ def _no_pairing() -> Pairing:
     pairing._open, pairing._by_instance = {}, False
     pairing._begins = itertools.count(1)  # begun once already: it begins no more
     return pairing
-
-
-def _flow() -> tuple[int, int]:
-    """What tells this thread, and this task of it, from others."""
-    asyncio: Any = sys.modules.get("asyncio")
-    task = None
-    if asyncio is not None and asyncio._get_running_loop() is not None:
-        task = asyncio.current_task()
-    return (threading.get_ident(), id(task))
-
-
-def _identity(value: Any) -> Any:
-    value = plain_label(value)
-    return value if type(value) in (str, int, float, bool, type(None)) else id(value)
 
 
 def _matchers(entry: SpanEntry, function: Any) -> list[Callable[[Any, Any], Any]]:

@@ -30,7 +30,7 @@ from autoinstr.patch.claims import Claim, Shared, claims_of, misfit
 from autoinstr.patch.importing import when_imported
 from autoinstr.patch.stale import find_stale, give_back
 from autoinstr.spans import joining
-from autoinstr.spans.opening import SpanPlan, Tracers
+from autoinstr.spans.opening import SpanPlan, Tracers, end_at_rest
 
 # who wraps whom on one attribute, innermost first: a span that ends when a loop is called must have ended
 # before the loop's own span begins
@@ -146,6 +146,7 @@ class Patcher:
             once_per_instance=entry.subclasses,
             threads=entry.threads,
             also=entry.also,
+            counts=entry.coalesce.count if entry.coalesce is not None else None,
         )
 
     # -- modules --------------------------------------------------------------------------------------
@@ -468,6 +469,7 @@ class Patcher:
         for one in installed:
             for plan in one.plans:
                 plan.off = True
+        end_at_rest(plan for one in installed for plan in one.plans)
         restored: list[ledger.Installed] = []
         for one in installed:
             try:

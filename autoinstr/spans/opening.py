@@ -12,8 +12,12 @@ when the span that holds it ends.
 from __future__ import annotations
 
 import gc
+import itertools
+import sys
+import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from threading import get_ident
+from time import time_ns
 from typing import Any
 
 from opentelemetry import context as context_api
@@ -161,6 +165,8 @@ class Opened:
         "outer",
         "pair",
         "previous",
+        "rest",
+        "resting",
         "seen",
         "span",
         "stranded",
@@ -180,6 +186,10 @@ class Opened:
         self.holds_loose = False
         self.stranded = False
         """Ended out of order or elsewhere: its context may still be current, and is not to be built on."""
+        self.rest: Rest | None = None
+        """What a span has that the next block may go on with."""
+        self.resting: Resting | None = None
+        """The spans directly inside that wait for their next block."""
         self.seen: tuple[Any, ...] | None = None
         """Mark of the exception that a span directly inside has recorded and let pass."""
 
@@ -187,6 +197,52 @@ class Opened:
         """Make current again what was so before the span, which stays open. Returns the span's context."""
         detach(self.token)
         return self.context
+
+
+class Rest:
+    """A span of many blocks (`coalesce` in a map): whose it is, what its blocks have in common, how many it had.
+
+    Its block is over once `since` is set (nanoseconds since the epoch). Then the span is current nowhere, and ends as
+    of that time with whatever ends it: another span of the same thread or task beside it, the end of the one that
+    holds it, the process's exit.
+    """
+
+    __slots__ = ("blocks", "match", "place", "plan", "since")
+
+    def __init__(self, plan: SpanPlan, match: tuple[Any, ...]) -> None:
+        self.plan = plan
+        self.match = match
+        self.blocks = 1
+        self.since: int | None = None
+        self.place: tuple[Resting, Flow] | None = None
+        """Where it is found when the next block begins."""
+
+
+Flow = tuple[int, int, str]
+Resting = dict[Flow, Opened]
+_MOST_RESTING = 1000
+"""In one span; each thread and task has one at most."""
+_resting_roots: Resting = {}
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.number = next(_threads)
+
+
+_threads = itertools.count()
+_thread = _Thread()
+
+
+def flow() -> Flow:
+    """What tells this thread, and this task of it, from others; those that are over too, whose ids are used again."""
+    asyncio: Any = sys.modules.get("asyncio")
+    if asyncio is not None and asyncio._get_running_loop() is not None:
+        task = asyncio.current_task()
+        if task is not None:
+            name = getattr(task, "get_name", None)  # a number of its own, unless the user gave it a name
+            return (_thread.number, id(task), str(name()) if name is not None else "")
+    return (_thread.number, 0, "")
 
 
 _loose: dict[int, Opened] = {}
@@ -210,6 +266,7 @@ class SpanPlan:
         "_tracers",
         "base_attributes",
         "bucket",
+        "counts",
         "fixed_bucket",
         "group",
         "name",
@@ -235,6 +292,7 @@ class SpanPlan:
         once_per_instance: bool = False,
         threads: bool = False,
         also: Iterable[str] = (),
+        counts: str | None = None,
     ) -> None:
         self.name = name
         self.names = frozenset((name, *also))
@@ -249,6 +307,8 @@ class SpanPlan:
         self.selects = selects
         self.selected = selected
         self.off = False
+        self.counts = counts
+        """The attribute with the number of blocks that one span had."""
         # an override that calls its base's method is one call, and gets one span
         self.once_per_instance = context_api.create_key(f"autoinstr-{name}") if once_per_instance else None
         self.base_attributes = {BUCKET_ATTRIBUTE: bucket} if bucket is not None else {}
@@ -272,8 +332,12 @@ class SpanPlan:
         loose: bool = False,
         pair: bool = False,
         instance: object = None,
+        match: tuple[Any, ...] | None = None,
     ) -> Opened | None:
         """Start the span and make it current. None when it is off here, or when that failed (said once).
+
+        With `match`, the span of the block before goes on instead, if nothing else was opened since, and its own
+        `match` is the same.
 
         Where the span is off but has a scope, the scope holds for what is opened below, and there is no span.
 
@@ -303,9 +367,18 @@ class SpanPlan:
                 elif scope.bucket is not None and base and not self.fixed_bucket:
                     base = {BUCKET_ATTRIBUTE: scope.bucket}
             span: Span | None
+            opened: Opened | None = None
+            others = False
             if shown:
+                resting = _resting_roots if outer is None else outer.resting
+                if resting:
+                    opened = self._at_rest(resting, match)
+            if opened is not None:
+                span = opened.span
+            elif shown:
                 base = {**attributes, **base} if attributes else base.copy()
                 span = self._theirs(previous, outer, base) if theirs is not None else None
+                others = span is not None  # and ends when they end it
                 if span is None and maker is not None:
                     span = maker.start(previous.get(_SPAN_KEY), base, start_ns, previous)
                 if span is None:
@@ -317,13 +390,18 @@ class SpanPlan:
             else:
                 return None
             context = Context(previous)
-            opened = Opened(span, context, previous, outer)
+            if opened is None:
+                opened = Opened(span, context, previous, outer)  # type: ignore[arg-type]
+                if match is not None and shown and not others:
+                    opened.rest = Rest(self, match)
+            else:
+                opened.context, opened.previous = context, previous
             if shown:
                 opened.names = self.names
                 if _SPAN_KEY is not None:
                     _put(context, _SPAN_KEY, span)
                 else:
-                    context = opened.context = Context(trace.set_span_in_context(span, context))
+                    context = opened.context = Context(trace.set_span_in_context(span, context))  # type: ignore[arg-type]
             _put(context, OPENED_KEY, opened)
             if self.scope is not None:
                 _put(context, _SCOPE_KEY, self.scope.within(scope))
@@ -341,6 +419,21 @@ class SpanPlan:
         except Exception as error:
             say(f"span {self.name} could not be opened: {describe(error)}", once=f"open {self.name}")
             return None
+
+    def _at_rest(self, resting: Resting, match: tuple[Any, ...] | None) -> Opened | None:
+        """The span that this thread or task has at rest here, if a block with `match` is one of its; else it ends."""
+        opened = resting.pop(flow(), None)
+        if opened is None or opened.rest is None or opened.span is None:
+            return None
+        rest = opened.rest
+        if match is None or rest.plan is not self or rest.match != match:
+            close(opened)
+            return None
+        rest.blocks += 1
+        rest.since = None
+        if not opened.loose:
+            _loose.pop(id(opened), None)
+        return opened
 
     def _theirs(self, context: Context, outer: Opened | None, attributes: Mapping[str, Any]) -> Any:
         """The span that another instrumentation has open for this very block, with our attributes; or None."""
@@ -363,24 +456,107 @@ def close(
     span = opened.span
     if span is None:  # ended already, by its parent's end or by a second stop
         return
+    rest = opened.rest
+    if rest is not None:
+        if rest.since is not None:
+            _end_at_rest(opened, rest, span)
+            return
+        if exception is None and lost_end is None and _laid_to_rest(opened, rest, span, attributes):
+            return
     opened.span = None
     try:
         if opened.loose:
             _loose.pop(id(opened), None)
         if opened.holds_loose and not opened.pair:
             _end_lost(opened)
-        _restore(opened)
+        if opened.resting is not None:
+            _end_resting(opened)
+        if rest is None or not opened.stranded:  # where it is, it was restored when it could not be laid to rest
+            _restore(opened)
         opened.token = None  # it keeps what was current before, and so on without end
         opened.context = opened.previous  # its own context holds it: a cycle for the collector
         if attributes:
             span.set_attributes(attributes)
         if lost_end is not None:
             span.set_attribute(LOST_END_ATTRIBUTE, lost_end)
+        if rest is not None and rest.plan.counts is not None:
+            span.set_attribute(rest.plan.counts, rest.blocks)
         if exception is not None:
             _record(opened, span, exception)
         span.end()
     except Exception as error:
         say(f"a span could not be ended: {describe(error)}", once="close")
+
+
+def _laid_to_rest(opened: Opened, rest: Rest, span: Span, attributes: Mapping[str, Any] | None) -> bool:
+    """Whether the span's block is over and the span waits for the next one. Never raises."""
+    holder = opened.outer
+    try:
+        if holder is not None and holder.span is None:
+            return False
+        since = time_ns()
+        if opened.holds_loose:
+            _end_lost(opened)
+        _restore(opened)
+        if opened.stranded:  # left out of order: whatever is current may still build on it
+            return False
+        if attributes:
+            span.set_attributes(attributes)
+        opened.token = None
+        _loose[id(opened)] = opened
+        rest.since = since
+        if holder is None:
+            resting = _resting_roots
+        else:
+            resting = holder.resting = {} if holder.resting is None else holder.resting
+        mine = flow()
+        before = resting.pop(mine, None)
+        if before is None and len(resting) >= _MOST_RESTING:
+            before = resting.pop(next(iter(resting)), None)
+        resting[mine] = opened
+        rest.place = (resting, mine)
+        if before is not None and before is not opened:
+            close(before)
+    except Exception as error:
+        say(f"a span could not be laid to rest: {describe(error)}", once="rest")
+        return rest.since is not None
+    return True
+
+
+def _end_at_rest(opened: Opened, rest: Rest, span: Span) -> None:
+    """End a span at rest, as of the end of its last block."""
+    opened.span = None
+    try:
+        _loose.pop(id(opened), None)
+        if rest.place is not None:
+            resting, whose = rest.place
+            rest.place = None
+            if resting.get(whose) is opened:
+                del resting[whose]
+        if opened.resting is not None:
+            _end_resting(opened)
+        opened.context = opened.previous
+        if rest.plan.counts is not None:
+            span.set_attribute(rest.plan.counts, rest.blocks)
+        span.end(rest.since)
+    except Exception as error:
+        say(f"a span could not be ended: {describe(error)}", once="close")
+
+
+def _end_resting(outer: Opened) -> None:
+    """End the spans at rest directly inside `outer`, which ends now."""
+    resting, outer.resting = outer.resting, None
+    for opened in list((resting or {}).values()):
+        if opened.rest is not None and opened.rest.since is not None:
+            close(opened)
+
+
+def end_at_rest(plans: Iterable[SpanPlan]) -> None:
+    """End the spans of these plans that wait for their next block: none will come."""
+    ending = set(map(id, plans))
+    for opened in list(_loose.values()):
+        if opened.rest is not None and opened.rest.since is not None and id(opened.rest.plan) in ending:
+            close(opened)
 
 
 def leave_at_exit() -> None:

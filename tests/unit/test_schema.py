@@ -56,6 +56,7 @@ def test_every_key_has_a_description_that_an_editor_shows() -> None:
         "between": SCHEMA["$defs"]["between"],
         "targets": SCHEMA["$defs"]["one_target"]["anyOf"][1],
         "scope": SCHEMA["$defs"]["scope"],
+        "coalesce": SCHEMA["$defs"]["coalesce"],
         "a group": SCHEMA["$defs"]["groups"]["additionalProperties"],
         "a metric tap": SCHEMA["$defs"]["tap"],
         "a series": SCHEMA["$defs"]["source"],

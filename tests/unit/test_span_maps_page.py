@@ -23,6 +23,7 @@ SECTIONS = {
     "a span": "\n## A span\n",
     "between": "\n### Pairs: `between`\n",
     "scope": "\n### Scopes\n",
+    "coalesce": "\n### Many blocks, one span: `coalesce`\n",
     "a group": "\n## Groups and buckets\n",
     "a metric tap": "\n## Metrics\n",
     "a series": "\nEach series has one source",

@@ -195,6 +195,7 @@ def test_as_json(spans: Any, mine: Path) -> None:
                 "only_when": {},
                 "attributes": {},
                 "scope": None,
+                "coalesce": None,
                 "optional": False,
                 "subclasses": False,
                 "content": False,

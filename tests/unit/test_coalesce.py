@@ -1,0 +1,243 @@
+"""`coalesce`: the blocks of a poll loop, or of a step that is started over, are one span."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+from made_modules import Make, span_map
+
+from autoinstr.testing import record
+
+TIMER = """
+from contextlib import contextmanager
+
+class Timer:
+    @contextmanager
+    def time(self, label):
+        yield
+
+timer = Timer()
+
+def poll(key=0):
+    return key
+
+async def poll_async(key=0):
+    return key
+
+def job(loop):
+    return loop()
+"""
+
+ENTRIES = """
+my.job: {group: job, function: "{m}:job"}
+my.step:
+  group: step
+  block: "{m}:Timer.time(label=step)"
+  attributes: {my.iteration: caller.step}
+  coalesce: {match: caller.step}
+my.wait:
+  group: efficiency
+  block: "{m}:Timer.time(label=poll)"
+  coalesce: {match: caller.step, count: my.polls}
+my.train: {group: policy_update, block: "{m}:Timer.time(label=train)"}
+my.poll:
+  group: efficiency
+  function: ["{m}:poll", "{m}:poll_async"]
+  coalesce: {match: args.key, count: my.polls}
+"""
+
+
+def polls(module: Any, step: int, times: int) -> None:
+    for _ in range(times):
+        with module.timer.time("poll"):
+            assert step >= 0
+
+
+def test_a_wait_is_one_span_until_something_else_is_opened(make: Make) -> None:
+    module = make(TIMER)
+    with record(text=span_map(module, ENTRIES)) as spans:
+        for step in (1, 2):
+            with module.timer.time("step"):
+                polls(module, step, 40)
+                with module.timer.time("train"):
+                    pass
+                polls(module, step, 1)
+    assert (
+        spans.tree()
+        == """
+        my.step my.iteration=1
+          my.wait [idle] my.polls=40
+          my.train [productive]
+          my.wait [idle] my.polls=1
+        my.step my.iteration=2
+          my.wait [idle] my.polls=40
+          my.train [productive]
+          my.wait [idle] my.polls=1
+        """
+    )
+
+
+def test_a_step_that_is_started_over_is_one_step_and_its_wait_one_wait(make: Make) -> None:
+    """The loop leaves its step by `continue` as long as there is nothing to train on."""
+    module = make(TIMER)
+
+    def loop() -> None:
+        step, starved = 0, 0
+        while step < 3:
+            with module.timer.time("step"):
+                if starved < 10 * step:
+                    with module.timer.time("poll"):
+                        starved += 1
+                    continue
+                with module.timer.time("train"):
+                    pass
+            step, starved = step + 1, 0
+
+    with record(text=span_map(module, ENTRIES)) as spans:
+        module.job(loop)
+    assert (
+        spans.tree()
+        == """
+        my.job
+          my.step my.iteration=0
+            my.train [productive]
+          my.step my.iteration=1
+            my.wait [idle] my.polls=10
+            my.train [productive]
+          my.step my.iteration=2
+            my.wait [idle] my.polls=20
+            my.train [productive]
+        """
+    )
+
+
+def test_what_is_not_the_same_is_never_one_span(make: Make) -> None:
+    """Waits of two steps, with the spans between them switched off; and blocks without the value that tells."""
+    module = make(TIMER)
+    with record(text=span_map(module, ENTRIES), groups="efficiency") as spans:
+        for step in (1, 2):
+            with module.timer.time("step"):
+                polls(module, step, 3)
+                with module.timer.time("train"):
+                    pass
+        del step
+        for _ in range(3):
+            with module.timer.time("poll"):
+                pass
+    assert [span.attributes.get("my.polls") for span in spans.named("my.wait")] == [3, 3, None, None, None]
+
+
+def test_it_ends_as_of_its_last_block(make: Make) -> None:
+    module = make(TIMER)
+
+    def loop() -> None:
+        polls(module, 1, 2)
+        ended.append(time.time_ns())
+        time.sleep(0.02)
+
+    ended: list[int] = []
+    with record(text=span_map(module, ENTRIES)) as spans:
+        module.job(loop)
+        assert spans.tree() == "my.job\n  my.wait [idle] my.polls=2"
+    (wait,) = spans.named("my.wait")
+    assert wait.end_time is not None
+    assert wait.end_time <= ended[0]
+
+
+def test_an_exception_ends_it_and_the_next_block_is_a_new_span(make: Make) -> None:
+    module = make(TIMER)
+    step = 1
+
+    def loop() -> None:
+        polls(module, step, 2)
+        with pytest.raises(KeyError), module.timer.time("poll"):
+            raise KeyError(step)
+        polls(module, step, 3)
+
+    with record(text=span_map(module, ENTRIES)) as spans:
+        module.job(loop)
+    assert (
+        spans.tree()
+        == """
+        my.job
+          my.wait [idle] my.polls=3 !KeyError
+          my.wait [idle] my.polls=3
+        """
+    )
+
+
+def test_each_thread_and_each_task_has_its_own_wait(make: Make) -> None:
+    module = make(TIMER)
+
+    async def wait(times: int) -> None:
+        step = 1
+        for _ in range(times):
+            with module.timer.time("poll"):
+                await asyncio.sleep(0)
+                assert step
+
+    async def both() -> None:
+        await asyncio.gather(wait(5), wait(7))
+
+    def threads() -> None:
+        pair = [threading.Thread(target=polls, args=(module, 1, times)) for times in (3, 4)]
+        for thread in pair:
+            thread.start()
+        for thread in pair:
+            thread.join()
+
+    with record(text=span_map(module, ENTRIES)) as spans:
+        module.job(lambda: asyncio.run(both()))
+    assert spans.tree() == "my.job\n  my.wait [idle] my.polls=5\n  my.wait [idle] my.polls=7"
+    with record(text=span_map(module, ENTRIES)) as spans:
+        threads()
+    assert sorted(span.attributes["my.polls"] for span in spans.named("my.wait")) == [3, 4]
+
+
+def test_calls_of_a_function_too(make: Make) -> None:
+    module = make(TIMER)
+
+    async def many() -> None:
+        for key in (1, 1, 1, 2):
+            await module.poll_async(key)
+
+    with record(text=span_map(module, ENTRIES)) as spans:
+        for key in (1, 1, 2):
+            module.poll(key)
+        module.job(lambda: asyncio.run(many()))
+    assert (
+        spans.tree()
+        == """
+        my.poll [idle] my.polls=2
+        my.poll [idle] my.polls=1
+        my.job
+          my.poll [idle] my.polls=3
+          my.poll [idle] my.polls=1
+        """
+    )
+
+
+def test_nothing_of_a_wait_is_current_between_its_blocks_and_nothing_is_kept(make: Make) -> None:
+    import gc
+
+    from opentelemetry import context, trace
+
+    from autoinstr.spans import opening
+
+    module = make(TIMER)
+    with record(text=span_map(module, ENTRIES)):
+        before = context.get_current()
+        polls(module, 1, 2)
+        assert context.get_current() is before
+        assert trace.get_current_span() is trace.INVALID_SPAN
+        assert len(opening._loose) == 1
+        for key in range(5000):
+            module.poll(key)
+        assert len(opening._loose) == 1
+    assert not opening._loose
+    gc.collect()
+    assert not [one for one in gc.get_objects() if type(one) is opening.Rest]
