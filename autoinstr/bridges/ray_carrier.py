@@ -28,22 +28,20 @@ _LENGTHS = (2, 32, 16, 2)
 
 
 def outgoing() -> dict[str, str] | None:
-    """The headers for a call that is made now; None where no span is open."""
+    """The headers for a call that is made now; None where no span is open and no scope holds."""
     context = get_current()
     span_context = trace.get_current_span(context).get_span_context()
+    scope = scope_of(context)
     if not span_context.is_valid:
-        return None
+        return {SCOPE_HEADER: _written(scope)} if scope is not None else None
     trace_id, span_id, flags = span_context.trace_id, span_context.span_id, span_context.trace_flags
     headers = {"traceparent": f"{_VERSION}-{trace_id:032x}-{span_id:016x}-{flags:02x}"}
     if span_context.trace_state:
         headers["tracestate"] = span_context.trace_state.to_header()
     if baggage.get_all(context):
         W3CBaggagePropagator().inject(headers, context)
-    scope = scope_of(context)
     if scope is not None:
-        headers[SCOPE_HEADER] = json.dumps(
-            {"bucket": scope.bucket, "groups": dict(scope.groups), "threads": scope.threads}
-        )
+        headers[SCOPE_HEADER] = _written(scope)
     told = resource.to_hand_down()
     if told is not None:
         headers[RUN_HEADER] = told
@@ -53,19 +51,25 @@ def outgoing() -> dict[str, str] | None:
 def incoming(headers: Mapping[str, Any]) -> Context | None:
     """The context to run in, on top of the current one; None where the headers hold no trace context of ours."""
     span_context = _parse(headers.get("traceparent"), headers.get("tracestate"))
-    if span_context is None:
+    scope = headers.get(SCOPE_HEADER)
+    if span_context is None and not scope:
         return None
     told = headers.get(RUN_HEADER)
     if told:
         resource.hear(told)
-    context = trace.set_span_in_context(NonRecordingSpan(span_context), get_current())
+    context = get_current()
+    if span_context is not None:
+        context = trace.set_span_in_context(NonRecordingSpan(span_context), context)
     if "baggage" in headers:
         context = W3CBaggagePropagator().extract(headers, context)
-    scope = headers.get(SCOPE_HEADER)
     if scope:
         read = json.loads(scope)
         context = within_scope(context, ActiveScope(read["bucket"], read["groups"], read.get("threads", False)))
     return context
+
+
+def _written(scope: ActiveScope) -> str:
+    return json.dumps({"bucket": scope.bucket, "groups": dict(scope.groups), "threads": scope.threads})
 
 
 def _parse(traceparent: Any, tracestate: Any) -> SpanContext | None:

@@ -57,6 +57,18 @@ def test_outside_of_any_span_nothing_is_sent() -> None:
     assert sent_from(context.Context()) is None
 
 
+def test_a_scope_travels_without_a_span() -> None:
+    """A rollout of the single controller with per_prompt off: its gym's spans are per_prompt all the same."""
+    headers = sent_from(within_scope(context.Context(), ActiveScope(None, {"rollout": "per_prompt"})))
+    assert headers is not None
+    arrived = ray_carrier.incoming(headers)
+    assert arrived is not None
+    assert not trace.get_current_span(arrived).get_span_context().is_valid
+    scope = scope_of(arrived)
+    assert scope is not None
+    assert scope.groups == {"rollout": "per_prompt"}
+
+
 @pytest.mark.parametrize(
     "traceparent",
     [
