@@ -189,6 +189,18 @@ def test_a_line_counts_whole_or_not_at_all(tmp_path: Path) -> None:
     assert (run.spans, run.broken_lines) == ([], 1)
 
 
+def test_what_is_no_file_is_passed_over(tmp_path: Path) -> None:
+    """A folder of that name, a link to itself, and one to what has been deleted meanwhile."""
+    write(tmp_path / "runs" / "r", finished("rl.x", "a", 0, 1))
+    folder = tmp_path / "runs" / "r"
+    (folder / "folder.jsonl").mkdir()
+    (folder / "loop.jsonl").symlink_to("loop.jsonl")
+    (folder / "gone.jsonl").symlink_to(tmp_path / "deleted")
+    run = read_run(find_run(None, tmp_path / "runs"))
+    assert [process.file for process in run.processes] == [FILE]
+    assert [span.name for span in run.spans] == ["rl.x"]
+
+
 def test_an_empty_file_is_a_process(tmp_path: Path) -> None:
     run = read_run(write(tmp_path / "r"))
     (process,) = run.processes
@@ -293,6 +305,13 @@ def test_no_runs_at_all(tmp_path: Path) -> None:
     assert str(caught.value) == f"no run in {tmp_path}"
     with pytest.raises(JournalError, match=r"nowhere \(which is not there; AUTOINSTR_RUN_DIR names another\)"):
         find_run(None, tmp_path / "nowhere")
+
+
+def test_runs_lie_in_the_home_as_for_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shell leaves `~` alone inside quotes, and so does an `env:` section."""
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("AUTOINSTR_RUN_DIR", "~/runs")
+    assert default_run_dir() == Path("/home/me/runs")
 
 
 def test_where_runs_lie(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -215,7 +216,17 @@ def _start(span: Span) -> int:
 
 def journal_files(folder: Path) -> list[Path]:
     """A run's files, in the order in which their processes started."""
-    return sorted(folder.glob("*.jsonl"), key=lambda path: (_name_parts(path)[2] or 0, path.name))
+    found = [path for path in folder.glob("*.jsonl") if _modified(path) is not None]
+    return sorted(found, key=lambda path: (_name_parts(path)[2] or 0, path.name))
+
+
+def _modified(path: Path) -> float | None:
+    """When a file was written to last, in seconds; None for a folder, and for a link or a file that leads nowhere."""
+    try:
+        about = path.stat()
+    except OSError:
+        return None
+    return about.st_mtime if stat.S_ISREG(about.st_mode) else None
 
 
 def _runs_in(run_dir: Path) -> dict[str, Path]:
@@ -229,7 +240,7 @@ def _runs_in(run_dir: Path) -> dict[str, Path]:
 
 
 def _newest_write(folder: Path) -> float:
-    return max((path.stat().st_mtime for path in journal_files(folder)), default=0.0)
+    return max((_modified(path) or 0.0 for path in journal_files(folder)), default=0.0)
 
 
 def _where(run_dir: Path) -> str:
