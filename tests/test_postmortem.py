@@ -280,6 +280,9 @@ def test_the_processes_of_one_run_are_one_launch(folder: Path, capsys: pytest.Ca
         launch(folder, 100 + number, 0, **{"nv.dl.rank": number})
     worker = Journal(folder, 300)
     worker.span("rl.eval.job", 1, 2, id="eval", parent="step100", group="job")
+    child = Journal(folder, 400)
+    child._event("autoinstr.process.start", 3, {"process.command": "eval.py", "process.parent_pid": 100})
+    child.span("rl.eval.job", 3, 4, id="by a child", group="job")
     assert main(["report"]) == 0
     assert "launches" not in capsys.readouterr().out
 
