@@ -198,6 +198,7 @@ SERIES = {
     "rl.response.length.mean": ("gauge", "{token}", "completions/mean_length"),
     "rl.grad_norm": ("gauge", "", "grad_norm"),
     "rl.learning_rate": ("gauge", "", "learning_rate"),
+    "rl.tokens.seen": ("gauge", "{token}", "num_tokens"),
 }
 
 

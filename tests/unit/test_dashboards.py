@@ -115,7 +115,7 @@ def queries(kind: str) -> list[Any]:
 
 KEYWORDS = {
     "sum", "max", "avg", "count", "by", "on", "and", "or", "rate", "increase", "histogram_quantile", "group_left",
-    "ignoring", "label_values",
+    "ignoring", "label_values", "deriv",
 }  # fmt: skip
 INSTANCE = {"instance", "job"}
 """Labels that Prometheus makes of service.instance.id and service.name."""
