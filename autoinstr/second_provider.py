@@ -72,7 +72,10 @@ _SIGNALS = (
         "opentelemetry.metrics._internal",
         "set_meter_provider",
         "_METER_PROVIDER",
-        lambda provider: provider._sdk_config.metric_readers,
+        # where the SDK keeps them has changed
+        lambda provider: (
+            provider._metric_readers if hasattr(provider, "_metric_readers") else provider._sdk_config.metric_readers
+        ),
     ),
     _Signal(
         "opentelemetry._logs",

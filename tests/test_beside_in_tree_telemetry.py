@@ -101,3 +101,36 @@ def test_both_send_to_a_collector_and_each_span_comes_once(tmp_path: Path) -> No
         "autoinstr: __main__ sets up OpenTelemetry too: its spans and ours go together where ours go"
     ]
     assert "shutdown" not in done.stderr, "what they have ended is not ended again"
+
+
+SECOND = """
+from opentelemetry import metrics, trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+
+ours = trace.get_tracer_provider()
+trace.set_tracer_provider(TracerProvider())
+print(trace.get_tracer_provider() is ours)
+reader = InMemoryMetricReader()
+metrics.set_meter_provider(MeterProvider([reader]))
+metrics.get_meter("theirs").create_counter("toy.count").add(1)
+print(reader.get_metrics_data() is not None)
+"""
+
+
+def test_metrics_of_a_second_provider_go_on_where_ours_send_none(tmp_path: Path) -> None:
+    done = run("-c", SECOND, cwd=tmp_path)
+    assert (done.returncode, done.stdout.split()) == (0, ["True", "True"]), done.stderr
+    assert "Overriding" not in done.stderr
+
+
+def test_where_ours_are_sent_theirs_join_them(tmp_path: Path) -> None:
+    done = run("-c", SECOND, cwd=tmp_path, OTEL_METRICS_EXPORTER="console")
+    assert done.stdout.split()[:2] == ["True", "False"]
+    assert '"toy.count"' in done.stdout, "the console has it"
+
+
+def test_with_autoinstr_off_opentelemetry_is_as_it_was(tmp_path: Path) -> None:
+    done = run("-c", SECOND, cwd=tmp_path, AUTOINSTR_ENABLED="false")
+    assert done.stdout.split() == ["False", "True"]

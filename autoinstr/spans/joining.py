@@ -76,7 +76,7 @@ class LentSpan(SharedSpan):
     def set_attributes(self, attributes: Mapping[str, Any]) -> None:
         there = self._span.attributes or {}
         lacking = {key: value for key, value in attributes.items() if key not in there}
-        if lacking:
+        if lacking and self._span.is_recording():  # its owner may have ended it before ours is over
             self._span.set_attributes(lacking)
 
     def set_attribute(self, key: str, value: Any) -> None:
