@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from whole_trees import every_tree, lines_below
-
-from autoinstr.maps.catalog import Catalog
+from whole_trees import catalog, every_tree, lines_below
 
 TREES = [pytest.param(tree, id=f"{file}-{number}") for number, (file, tree) in enumerate(every_tree())]
 ALGORITHMS_THAT_VALIDATE = {"sft", "dpo", "rm", "distillation", "xtoken_distillation", "grpo", "ppo"}
@@ -13,10 +11,7 @@ ALGORITHMS_THAT_VALIDATE = {"sft", "dpo", "rm", "distillation", "xtoken_distilla
 
 @pytest.mark.parametrize("tree", TREES)
 def test_an_umbrella_has_no_bucket(tree: str) -> None:
-    catalog = Catalog(lambda mistake: None)
-    catalog.add_builtin("nemo_rl")
-    catalog.maps_for()
-    umbrellas = {f"({name})" for name, group in catalog.table.groups.items() if group.bucket is None}
+    umbrellas = {f"({name})" for name, group in catalog().table.groups.items() if group.bucket is None}
     assert {"(job)", "(step)", "(rollout)", "(per_prompt)", "(evaluate)"} < umbrellas
     assert not [line for line in tree.splitlines() if "[" in line and line.split()[1] in umbrellas]
 

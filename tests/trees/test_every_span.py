@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from whole_trees import every_tree, names
-
-from autoinstr.maps.catalog import Catalog
+from whole_trees import catalog, every_tree, names
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs" / "nemo-rl.md"
 IN_NO_RELEASE = "an operation that no release at hand has: there is nothing to make a stand-in of"
@@ -21,9 +19,7 @@ NOT_SHOWN = {
 
 
 def mapped() -> list[str]:
-    catalog = Catalog(lambda mistake: None)
-    catalog.add_builtin("nemo_rl")
-    return list(dict.fromkeys(entry.name for _, span_map in catalog.maps_for() for entry in span_map.spans))
+    return list(dict.fromkeys(entry.name for _, span_map in catalog().maps_for() for entry in span_map.spans))
 
 
 def shown_by() -> dict[str, list[str]]:

@@ -1,6 +1,6 @@
 """SFT v2: set-up and shutdown in the driver, training in the controller's actor, reading with the loader's owners.
 
-In one process here; that context crosses the Ray calls is shown with real Ray, in tests/real.
+In one process here; that spans follow Ray's calls is shown with real Ray, in tests/real/test_ray.py.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from autoinstr.maps import groups as span_groups
@@ -25,6 +26,15 @@ from autoinstr.testing import record
 
 STAND_IN = Path(__file__).resolve().parent.parent / "fake_training"
 _LINE = re.compile(r"(?P<indent> *)(?P<name>\S+) \((?P<group>\w+)\)")
+
+
+@cache
+def catalog() -> Catalog:
+    """The maps for NeMo RL, read once."""
+    found = Catalog(lambda mistake: None)
+    found.add_builtin("nemo_rl")
+    found.maps_for()
+    return found
 
 
 def spans_of(run: Callable[[], None], groups: str = "all") -> str:
@@ -37,10 +47,7 @@ def spans_of(run: Callable[[], None], groups: str = "all") -> str:
 
 def only(groups: str, tree: str) -> str:
     """What remains of an expected tree when just these groups (or presets) are selected."""
-    catalog = Catalog(lambda mistake: None)
-    catalog.add_builtin("nemo_rl")
-    catalog.maps_for()
-    selection = span_groups.select(groups, catalog.table)
+    selection = span_groups.select(groups, catalog().table)
     assert not selection.unknown
     remaining = []
     above: list[tuple[int, bool]] = []  # (depth, whether it remains) of the spans around a line
