@@ -376,8 +376,11 @@ def finish(provider: Any, guards: Sequence[GuardedExporter]) -> None:
     if not _hand_over(work, _ending):
         _do(work)  # no bound but the exporters' own
     elif not done.wait(EXIT_SECONDS):
-        where = ", ".join(g.endpoint for g in guards) or "the exporter"
-        say(f"{where} is too slow: the run ends after {EXIT_SECONDS:g} s without sending all spans")
+        said = {address(guarded.endpoint) for guarded in guards if guarded._down}
+        slow = dict.fromkeys(g.endpoint for g in guards if address(g.endpoint) not in said)
+        if slow or not guards:  # else it has been said that nothing arrives there, and why
+            where = ", ".join(slow) or "the exporter"
+            say(f"{where} is too slow: the run ends after {EXIT_SECONDS:g} s without sending all spans")
     for exporter in guards:
         exporter.say_what_was_lost()
 
