@@ -104,20 +104,23 @@ EVERY: Final = _Every()
 
 def _follow(value: Any, steps: tuple[str | int | Where | _Every, ...]) -> Any:
     """What the steps lead to; from a `[*]` on, the list of what they lead to from every item."""
-    for position, step in enumerate(steps):
-        if isinstance(step, _Every):
-            rest = steps[position + 1 :]
-            found: list[Any] = []
-            for item in value.values() if isinstance(value, Mapping) else value:
-                one = _follow(item, rest)
-                if one is MISSING:
-                    return MISSING
-                found += one if EVERY in rest else [one]
-            return found
-        value = _step(value, step)
+    for step in steps:
+        if step is EVERY:
+            return _follow_each(value, steps[steps.index(EVERY) + 1 :])
+        value = _step(value, step)  # type: ignore[arg-type]
         if value is MISSING:
             break
     return value
+
+
+def _follow_each(items: Any, steps: tuple[str | int | Where | _Every, ...]) -> Any:
+    found: list[Any] = []
+    for item in items.values() if isinstance(items, Mapping) else items:
+        one = _follow(item, steps)
+        if one is MISSING:
+            return MISSING
+        found += one if EVERY in steps else [one]
+    return found
 
 
 def _step(value: Any, step: str | int | Where) -> Any:
