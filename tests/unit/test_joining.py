@@ -85,6 +85,7 @@ spans:
   toy.advantage: {{group: advantage, block: '{m}:timer(label=advantage)'}}
   toy.evaluate: {{group: evaluate, block: '{m}:timer(label=evaluate)', scope: {{bucket: overhead}},
                   attributes: {{node: "'n1'", by: "'ours'"}}}}
+  toy.poll: {{group: efficiency, block: '{m}:timer(label=poll)', coalesce: {{match: caller.step, count: polls}}}}
   toy.generate: {{group: generation, function: '{m}:generate'}}
   toy.batch: {{group: rollout, function: '{m}:sample', also: [toy.old_batch, toy.older_batch]}}
 """
@@ -165,6 +166,25 @@ def test_theirs_around_ours_is_lent_what_it_lacks_and_our_scope_still_holds_insi
         "toy.old_batch by='theirs'\n"
         "  toy.generate [productive]"
     )
+
+
+def test_blocks_that_the_map_makes_one_span_of_are_one_although_the_code_opens_one_each(make: Make) -> None:
+    module, recording = beside(make)
+
+    def wait(step: int = 5) -> None:
+        for poll in (1, 2, 3):
+            with module.timer("poll"), module.managed("toy.poll", poll=poll):
+                assert step == 5
+
+    with recording as spans:
+        turn_on(module, spans)
+        module.train(wait)
+    waits = spans.named("toy.poll")
+    assert [dict(s.attributes or {}) for s in waits] == [
+        {"rl.bucket": "idle", "by": "theirs", "poll": 3, "polls": 3},
+        {"rl.bucket": "idle", "by": "theirs", "poll": 3, "polls": 3},
+    ]
+    assert {s.instrumentation_scope.name for s in waits if s.instrumentation_scope} == {"in_tree"}
 
 
 def test_an_exception_is_on_the_one_span_once_and_reaches_the_caller(make: Make) -> None:
