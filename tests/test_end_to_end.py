@@ -37,7 +37,7 @@ EXPECTED = Counter(
         "rl.setup.generation": 1,
         "rl.setup.policy": 1,
         "rl.policy.load_model": 1,
-        "rl.policy.worker.get_logprobs": STEPS,
+        "rl.policy.worker.get_logprobs": 2 * STEPS,  # of the policy, and of its reference
         "rl.policy.worker.train": STEPS,
         "rl.grpo.job": 1,
         "rl.grpo.step": STEPS,
