@@ -227,8 +227,7 @@ rl.grpo.job (job)
       rl.weight_sync.transfer (weight_sync)
     rl.grpo.checkpointing (checkpoint) [overhead]
   rl.grpo.step (step) rl.iteration=3
-    rl.idle.buffer_starvation (efficiency) [idle] rl.efficiency.category='idle/buffer_starvation'
-  rl.grpo.step (step) rl.iteration=3
+    rl.idle.buffer_starvation (efficiency) [idle] rl.efficiency.category='idle/buffer_starvation' rl.idle.polls=1
     rl.grpo.reward_calculation (reward) [productive]
     rl.grpo.data_processing (data_processing) [overhead]
     rl.grpo.policy_and_reference_logprobs (logprob) [overhead]

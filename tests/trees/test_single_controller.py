@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,6 +25,7 @@ rl.startup (setup)
 rl.sc.job (job)
   rl.weight_sync.transfer (weight_sync) rl.weight_sync.method='CollectiveWeightSynchronizer'
   rl.sc.step (step) rl.iteration=1 rl.weight_version=0
+    rl.idle.buffer_starvation (efficiency) [idle] rl.efficiency.category='idle/buffer_starvation' rl.idle.polls=N
     rl.sc.logprob_inference_prep (logprob) [overhead]
     rl.sc.policy_and_reference_logprobs (logprob) [overhead]
       rl.data_plane.get (data_plane) [overhead] rl.data_plane.bytes=160 rl.data_plane.keys=2 rl.data_plane.op='get' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
@@ -40,6 +42,7 @@ rl.sc.job (job)
       rl.data_plane.get (data_plane) [overhead] rl.data_plane.bytes=416 rl.data_plane.keys=2 rl.data_plane.op='get' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
       rl.policy.worker.train (policy_update) rl.backend='dtensor_v2'
     rl.data_plane.clear (data_plane) [overhead] rl.data_plane.keys=2 rl.data_plane.op='clear' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
+    rl.idle.buffer_starvation (efficiency) [idle] rl.efficiency.category='idle/buffer_starvation' rl.idle.polls=N
     rl.sc.logprob_inference_prep (logprob) [overhead]
     rl.sc.policy_and_reference_logprobs (logprob) [overhead]
       rl.data_plane.get (data_plane) [overhead] rl.data_plane.bytes=160 rl.data_plane.keys=2 rl.data_plane.op='get' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
@@ -83,6 +86,7 @@ rl.sc.job (job)
         rl.rollout.environment_step (per_prompt)
     rl.data_plane.put (per_prompt) rl.data_plane.bytes=240 rl.data_plane.keys=2 rl.data_plane.op='put' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
   rl.sc.step (step) rl.iteration=2 rl.weight_version=1
+    rl.idle.buffer_starvation (efficiency) [idle] rl.efficiency.category='idle/buffer_starvation' rl.idle.polls=N
     rl.sc.logprob_inference_prep (logprob) [overhead]
     rl.sc.policy_and_reference_logprobs (logprob) [overhead]
       rl.data_plane.get (data_plane) [overhead] rl.data_plane.bytes=160 rl.data_plane.keys=2 rl.data_plane.op='get' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
@@ -99,6 +103,7 @@ rl.sc.job (job)
       rl.data_plane.get (data_plane) [overhead] rl.data_plane.bytes=416 rl.data_plane.keys=2 rl.data_plane.op='get' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
       rl.policy.worker.train (policy_update) rl.backend='dtensor_v2'
     rl.data_plane.clear (data_plane) [overhead] rl.data_plane.keys=2 rl.data_plane.op='clear' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
+    rl.idle.buffer_starvation (efficiency) [idle] rl.efficiency.category='idle/buffer_starvation' rl.idle.polls=N
     rl.sc.logprob_inference_prep (logprob) [overhead]
     rl.sc.policy_and_reference_logprobs (logprob) [overhead]
       rl.data_plane.get (data_plane) [overhead] rl.data_plane.bytes=160 rl.data_plane.keys=2 rl.data_plane.op='get' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
@@ -160,6 +165,7 @@ rl.startup (setup)
 rl.sc.job (job)
   rl.weight_sync.transfer (weight_sync) rl.weight_sync.method='CollectiveWeightSynchronizer'
   rl.sc.step (step) rl.iteration=1 rl.weight_version=0
+    rl.idle.buffer_starvation (efficiency) [idle] rl.efficiency.category='idle/buffer_starvation' rl.idle.polls=N
     rl.sc.logprob_inference_prep (logprob) [overhead]
     rl.sc.policy_and_reference_logprobs (logprob) [overhead]
       rl.data_plane.get (data_plane) [overhead] rl.data_plane.bytes=320 rl.data_plane.keys=4 rl.data_plane.op='get' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
@@ -180,7 +186,7 @@ rl.sc.job (job)
       rl.data_plane.get (data_plane) [overhead] rl.data_plane.bytes=160 rl.data_plane.keys=4 rl.data_plane.op='get' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
       rl.value.worker.train (policy_update) rl.backend='dtensor_v2'
     rl.sc.training_prep (policy_update) [overhead]
-    rl.sc.policy_training (policy_update) [productive] rl.iteration=1
+    rl.sc.policy_training (policy_update) [productive] rl.iteration=1 rl.ppo_epoch=0
       rl.data_plane.get (data_plane) [overhead] rl.data_plane.bytes=832 rl.data_plane.keys=4 rl.data_plane.op='get' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
       rl.policy.worker.train (policy_update) rl.backend='dtensor_v2'
       rl.sc.policy_optimizer_step (policy_update)
@@ -188,7 +194,7 @@ rl.sc.job (job)
       rl.data_plane.get (data_plane) [overhead] rl.data_plane.bytes=160 rl.data_plane.keys=4 rl.data_plane.op='get' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
       rl.value.worker.train (policy_update) rl.backend='dtensor_v2'
     rl.sc.training_prep (policy_update) [overhead]
-    rl.sc.policy_training (policy_update) [productive] rl.iteration=1
+    rl.sc.policy_training (policy_update) [productive] rl.iteration=1 rl.ppo_epoch=1
       rl.data_plane.get (data_plane) [overhead] rl.data_plane.bytes=832 rl.data_plane.keys=4 rl.data_plane.op='get' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
       rl.policy.worker.train (policy_update) rl.backend='dtensor_v2'
       rl.sc.policy_optimizer_step (policy_update)
@@ -252,15 +258,20 @@ def launch(folder: Path, ppo_epochs: int = 0) -> None:
     asyncio.run(actor())
 
 
+def polled(tree: str) -> str:
+    """How often a wait polls, every 5 ms, is up to the machine."""
+    return re.sub(r"(?<=rl\.idle\.polls=)[1-9]\d*", "N", tree)
+
+
 def launch_ppo(folder: Path) -> None:
     launch(folder, ppo_epochs=2)
 
 
 @pytest.mark.parametrize("groups", choices(GRPO_TREE))
 def test_grpo(tmp_path: Path, groups: str) -> None:
-    assert spans_of(lambda: launch(tmp_path), groups) == only(groups, GRPO_TREE)
+    assert polled(spans_of(lambda: launch(tmp_path), groups)) == only(groups, GRPO_TREE)
 
 
 @pytest.mark.parametrize("groups", choices(PPO_TREE))
 def test_ppo(tmp_path: Path, groups: str) -> None:
-    assert spans_of(lambda: launch_ppo(tmp_path), groups) == only(groups, PPO_TREE)
+    assert polled(spans_of(lambda: launch_ppo(tmp_path), groups)) == only(groups, PPO_TREE)

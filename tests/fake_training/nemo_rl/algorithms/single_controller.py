@@ -20,6 +20,7 @@ class SingleControllerActor:
     def __init__(self, master_config: Any, actor_args: Any, setup_timing_metrics: dict[str, float]) -> None:
         self._master_config = master_config
         self._cfg = master_config.algorithm
+        self._is_ppo = bool(self._cfg.ppo_epochs)
         self._trainer = actor_args.trainer_handle
         self._value_model, self._value_loss_fn = actor_args.value_handle, actor_args.value_loss_fn
         self._dp_client, self._partition_id = actor_args.dp_client, actor_args.partition_id
