@@ -23,6 +23,9 @@ from kills import kill_many
 from otlp_receiver import Receiver
 from runs import INSTRUMENT, clean_environment, journal_spans, run
 
+BOUNDED = 25
+"""Seconds: a bound, not a speed. These ends take 6 s on an idle machine, unbounded ones a minute or for ever."""
+
 MAP = """
 map: work
 package: work
@@ -130,7 +133,7 @@ def test_sigterm_flushes_and_then_kills_as_it_would_have(work: Path, protocol: s
         status, seconds, _, err = sigterm(start(work, BUSY, **direct(receiver, protocol)))
         assert status == -signal.SIGTERM
         assert [span.name for span in receiver.spans()] == ["work.step"], err
-        assert seconds < 5
+        assert seconds < BOUNDED
         assert err == ""
 
 
@@ -153,7 +156,7 @@ def test_a_main_thread_that_hangs_in_a_library_still_dies_of_sigterm(work: Path)
         status, seconds, _, err = sigterm(start(work, source, **direct(receiver)))
         assert status == -signal.SIGTERM, err
         assert [span.name for span in receiver.spans()] == ["work.step"]
-        assert seconds < 10
+        assert seconds < BOUNDED
 
 
 HANDLER = "def mine(signum, frame):\n    print('mine', flush=True)\n    sys.exit(7)\n"
@@ -222,7 +225,7 @@ def test_a_handler_that_was_there_before_stays(work: Path) -> None:
 def test_sigterm_does_not_wait_long_for_a_collector_that_hangs(slow_ends: SlowEnds) -> None:
     status, seconds, _, _ = slow_ends.sigterm.result()
     assert status == -signal.SIGTERM
-    assert seconds < 6 + 4, "6 s, and a machine that is busy with the others"
+    assert seconds < BOUNDED
 
 
 def test_the_second_sigterm_ends_the_waiting(work: Path) -> None:
@@ -238,7 +241,7 @@ def test_the_second_sigterm_ends_the_waiting(work: Path) -> None:
         time.sleep(0.5)
         status, seconds, _, _ = sigterm(process)
         assert status == -signal.SIGTERM
-        assert seconds < 3
+        assert seconds < 5, "what is left of the 6 s that the first one waits"
 
 
 # -- collectors that are no good ------------------------------------------------------------------------
@@ -358,8 +361,7 @@ def seconds_to_exit(folder: Path, endpoint: str, protocol: str) -> float:
 
 def test_no_collector_holds_up_the_exit(slow_ends: SlowEnds) -> None:
     took = {case: future.result() for case, future in slow_ends.exits.items()}
-    # 5 s for the exit, and a machine that is busy with the others
-    assert all(seconds < 5 + 4 for seconds in took.values()), took
+    assert all(seconds < BOUNDED for seconds in took.values()), took
 
 
 # -- bursts ---------------------------------------------------------------------------------------------
