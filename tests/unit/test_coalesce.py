@@ -241,3 +241,60 @@ def test_nothing_of_a_wait_is_current_between_its_blocks_and_nothing_is_kept(mak
     assert not opening._loose
     gc.collect()
     assert not [one for one in gc.get_objects() if type(one) is opening.Rest]
+
+
+def test_it_is_on_record_from_its_first_block_on(make: Make) -> None:
+    """So that a process that is killed shows its wait as open, and since when."""
+    from opentelemetry.sdk.trace import SpanProcessor
+
+    class Record(SpanProcessor):
+        def on_start(self, span: Any, parent_context: Any = None) -> None:
+            said.append(f"start {span.name}")
+
+        def on_end(self, span: Any) -> None:
+            said.append(f"end {span.name}")
+
+    said: list[str] = []
+    module = make(TIMER)
+    with record(text=span_map(module, ENTRIES)) as spans:
+        spans.provider.add_span_processor(Record())
+        step = 1
+        with module.timer.time("poll"):
+            said.append("first poll")
+        with module.timer.time("poll"):
+            said.append(f"second poll of step {step}")
+        with module.timer.time("train"):
+            said.append("train")
+    assert said == [
+        "start my.wait",
+        "first poll",
+        "second poll of step 1",
+        "end my.wait",
+        "start my.train",
+        "train",
+        "end my.train",
+    ]
+
+
+def test_a_task_that_is_cancelled_ends_its_wait(make: Make) -> None:
+    module = make(TIMER)
+    step = 1
+
+    async def waits() -> None:
+        while True:
+            with module.timer.time("poll"):
+                await asyncio.sleep(0.001 * step)
+
+    async def main() -> None:
+        task = asyncio.create_task(waits())
+        await asyncio.sleep(0.02)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with record(text=span_map(module, ENTRIES)) as spans:
+        module.job(lambda: asyncio.run(main()))
+    (wait,) = spans.named("my.wait")
+    assert wait.attributes is not None
+    assert wait.attributes["my.polls"] > 1
+    assert not wait.status.is_ok
