@@ -206,6 +206,18 @@ SPANS = {
         "4:44: unknown key 'ends' in between, did you mean 'end'?",
     ),
     "between text": ("{group: step, between: 'a:b'}", "4:29: between must be a mapping of keys, not a text"),
+    "coalesce each": (
+        "{group: step, each: 'a:c', coalesce: {match: args.x}}",
+        "4:3: coalesce goes with function and block, not with each",
+    ),
+    "coalesce match": (
+        "{group: step, block: 'a:c', coalesce: {count: n}}",
+        "4:44: coalesce needs 'match': values that are the same while it is one span",
+    ),
+    "coalesce root": (
+        "{group: step, block: 'a:c', coalesce: {match: return.x}}",
+        "4:44: match reads args, self, caller or env, not 'return.x'",
+    ),
     "match root": (
         "{group: step, between: {begin: 'a:c', end: 'a:d', match: caller.x}}",
         "4:29: match reads args or self, not 'caller'",
