@@ -279,7 +279,7 @@ def test_the_next_sitecustomize_is_run(other: Environment, bundle: Path, jobs: P
 def test_beside_opentelemetry_instrument(bundle: Path, jobs: Path) -> None:
     """The driver has autoinstr of its own, and hands its path to the workers."""
     (jobs / "next").mkdir()
-    (jobs / "next" / "sitecustomize.py").write_text("print('the next')")
+    (jobs / "next" / "sitecustomize.py").write_text("print('the next', flush=True)")  # before the command's exec
     path = Path(os.pathsep.join(map(str, (bundle, jobs / "next"))))
     done = run("-c", "import autoinstr, jobs; jobs.child()", cwd=jobs, **settings(jobs, path))
     # one is that of the command itself, which becomes the driver

@@ -159,7 +159,8 @@ def test_a_main_thread_that_hangs_in_a_library_still_dies_of_sigterm(work: Path)
         assert seconds < BOUNDED
 
 
-HANDLER = "def mine(signum, frame):\n    print('mine', flush=True)\n    sys.exit(7)\n"
+# not print: the signal may come while the script's own print is at work
+HANDLER = "import os\ndef mine(signum, frame):\n    os.write(1, b'mine\\n')\n    sys.exit(7)\n"
 
 
 def test_a_handler_that_is_set_later_runs_once_and_the_exit_sends(work: Path) -> None:
@@ -176,11 +177,11 @@ def test_a_handler_that_is_set_later_runs_once_and_the_exit_sends(work: Path) ->
 def test_a_later_handler_that_calls_the_one_before_goes_on_after_it(work: Path) -> None:
     """It was written for SIG_DFL, which is not callable: ours must not end the process under it."""
     source = (
-        "import signal, sys, work\n"
+        "import os, signal, sys, work\n"
         "before = signal.getsignal(signal.SIGTERM)\n"
         "def mine(signum, frame):\n"
         "    if callable(before): before(signum, frame)\n"
-        "    print('mine', flush=True)\n"
+        "    os.write(1, b'mine\\n')\n"
         "    sys.exit(7)\n"
         "signal.signal(signal.SIGTERM, mine)\n"
         "work.step()\nprint('ready', flush=True)\nwhile True: work.time.sleep(0.01)\n"
