@@ -265,6 +265,42 @@ def test_replace_older_replaces_nothing_newer(other: Environment, replacing: Pat
     assert "but its opentelemetry-proto 99.0 is newer than the bundle's; this process is not traced" in line
 
 
+# -- programs that look after environments ---------------------------------------------------------------
+
+
+PIP = """
+import sys
+from importlib import metadata
+print(sorted(one.metadata["Name"] for one in metadata.distributions()), "opentelemetry" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    "command", [["pip3.12", "install"], ["-W", "ignore", "-m", "pip", "install"], ["-Bmpip"], ["-m", "venv", "-h"]]
+)
+def test_an_installer_sees_only_what_the_environment_has(
+    other: Environment, bundle: Path, jobs: Path, command: list[str]
+) -> None:
+    """Else `pip install requests` would find the bundle's, and install nothing."""
+    (jobs / "pip3.12").write_text(PIP)
+    (jobs / "pip.py").write_text(PIP)
+    (jobs / "venv.py").write_text(PIP)
+    other.has("numpy", "2.0")
+    path = str(Path(os.pathsep.join(map(str, (bundle, jobs)))))
+    assert in_other(other, bundle, jobs, *command, PYTHONPATH=path).stdout == "['numpy'] False\n"
+
+
+@pytest.mark.parametrize(
+    "command", [["train.py", "pip"], ["-c", "import train", "-m", "pip"], ["-X", "dev", "-mtrain"]]
+)
+def test_a_program_that_only_speaks_of_one_is_traced(
+    other: Environment, bundle: Path, jobs: Path, command: list[str]
+) -> None:
+    (jobs / "train.py").write_text("import jobs; jobs.child()")
+    in_other(other, bundle, jobs, *command)
+    assert names(jobs) == {"jobs.child": 1}
+
+
 # -- other start-up modules ------------------------------------------------------------------------------
 
 

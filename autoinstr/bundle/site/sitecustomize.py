@@ -17,6 +17,11 @@ _FALSE = ("0", "false", "no", "off")
 _EXPORTERS = "opentelemetry-exporter-"
 """autoinstr asks for them, and can do without: spans then go elsewhere, or into the journal."""
 _FAMILY = "opentelemetry-"
+_NOT_FOR = frozenset([
+    "autoinstr", "opentelemetry-instrument", "pip", "__pip-runner__", "ensurepip", "venv", "virtualenv", "pipx",
+    "pipenv", "poetry", "pdm", "uv", "conda",
+])  # fmt: skip
+"""Programs, by their first name."""
 
 
 TYPE_CHECKING = False
@@ -44,15 +49,37 @@ def _is_on() -> bool:
 def _is_for_us() -> bool:
     """Not for Ray's own processes, which inherit the path of a driver, nor for the step before a worker's start.
 
-    And not for commands that only look at runs, or start a process that has us anyway.
+    And not for commands that only look at runs, or start a process that has us anyway; nor for what looks after
+    environments: pip would take the bundle's packages for installed ones.
     """
     words = getattr(sys, "orig_argv", [])[1:]
-    if os.path.basename((words or [""])[0]) in ("autoinstr", "opentelemetry-instrument"):
+    if _program(words) in _NOT_FOR:
         return False
     script = next((part for part in words if part.endswith(".py")), "")
     folder, name = os.path.split(script)
     parts = folder.split(os.sep)
     return name == "default_worker.py" or "ray" not in parts or not {"_private", "dashboard", "autoscaler"} & {*parts}
+
+
+def _program(words: list[str]) -> str:
+    """The script or module that Python runs, by its first name and without a version: `pip` for `bin/pip3.12`."""
+    words = list(words)
+    while words:
+        word = words.pop(0)
+        if not word.startswith("-"):
+            return os.path.basename(word).partition(".")[0].rstrip("0123456789-")
+        if word.startswith("--"):
+            flag, rest = word, ""
+        else:
+            at = next((at for at, letter in enumerate(word) if letter in "cmWX"), len(word))
+            flag, rest = word[at : at + 1], word[at + 1 :]
+        if flag == "m":
+            return (rest or (words or [""])[0]).partition(".")[0]
+        if flag == "c":
+            return ""
+        if flag in ("W", "X", "--check-hash-based-pycs") and not rest and words:
+            words.pop(0)
+    return ""
 
 
 def _is_loaded() -> bool:
