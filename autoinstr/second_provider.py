@@ -2,8 +2,9 @@
 
 OpenTelemetry keeps the first tracer provider of a process and refuses any other with a warning, so the spans of such
 code come through ours. What its provider was made with is taken over: its resource's attributes, where ours lacks
-them, and its exporters, but for those of a kind that ours has already. For metrics and logs it is the same, but that
-the SDK has set up providers for us that send nothing where we have no exporter for them: those give way.
+them, and its exporters, those too that it is given later, but for those of a kind that ours has already. For metrics
+and logs it is the same, but that the SDK has set up providers for us that send nothing where we have no exporter for
+them: those give way.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import functools
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from opentelemetry import trace
 
@@ -20,6 +22,8 @@ from autoinstr.notices import describe, say
 
 _OWN = ("service.", "telemetry.")
 """Attributes by which a resource names itself: ours are kept, and none of theirs is added."""
+_COLLECTOR = "collector"
+"""The ports of OTLP over gRPC and over HTTP: a collector has both."""
 
 
 def install(ours: Any, on_exporters: Callable[[], None]) -> Callable[[], None]:
@@ -36,9 +40,7 @@ def install(ours: Any, on_exporters: Callable[[], None]) -> Callable[[], None]:
             original(tracer_provider)
             return
         try:
-            moved = _take_over(ours, tracer_provider)
-            if moved:
-                on_exporters()
+            moved = _take_over(ours, tracer_provider, on_exporters)
             who = sys._getframe(1).f_globals.get("__name__", "the training code").partition(".providers")[0]
             also = f", and to its {', '.join(moved)} too" if moved else ""
             say(f"{who} sets up OpenTelemetry too: its spans and ours go together where ours go{also}", once="second")
@@ -114,20 +116,38 @@ def _give_way(signal: _Signal) -> Callable[[], None]:
     return undo
 
 
-def _take_over(ours: Any, theirs: Any) -> list[str]:
+def _take_over(ours: Any, theirs: Any, on_exporters: Callable[[], None]) -> list[str]:
     """Returns what exporters came along, by their classes' names."""
     _add_to_resource(ours, getattr(theirs, "resource", None))
+    moved = _move(ours, theirs, _processors(theirs), on_exporters)
+    add = theirs.add_span_processor
+
+    @functools.wraps(add)
+    def add_span_processor(span_processor: Any) -> None:
+        add(span_processor)
+        try:
+            _move(ours, theirs, (span_processor,), on_exporters)
+        except Exception as error:
+            say(f"a span processor could not be taken over: {describe(error)}", once="second provider's processor")
+
+    theirs.add_span_processor = add_span_processor
+    return moved
+
+
+def _move(ours: Any, theirs: Any, processors: tuple[Any, ...], on_exporters: Callable[[], None]) -> list[str]:
     known = {_kind(exporter) for exporter in map(_exporter_of, _processors(ours)) if exporter is not None}
     moved = []
-    for processor in _processors(theirs):
+    for processor in processors:
         exporter = _exporter_of(processor)
-        if exporter is not None and _kind(exporter) in known:
+        if (exporter is not None and _kind(exporter) in known) or processor in _processors(ours):
             continue
         ours.add_span_processor(processor)
         moved.append(type(exporter if exporter is not None else processor).__name__)
     handler = getattr(theirs, "_atexit_handler", None)
     if moved and handler is not None:
         atexit.unregister(handler)  # ours ends them, after the last of our spans
+    if moved:
+        on_exporters()
     return moved
 
 
@@ -144,9 +164,14 @@ def _exporter_of(processor: Any) -> Any:
 
 
 def _kind(exporter: Any) -> str:
-    """OTLP is one kind, whatever its protocol: where the two would send to is in the same variables."""
+    """OTLP to one collector is one kind, whatever its protocol."""
     module = type(exporter).__module__
-    return "otlp" if module.startswith("opentelemetry.exporter.otlp") else f"{module}.{type(exporter).__qualname__}"
+    if not module.startswith("opentelemetry.exporter.otlp"):
+        return f"{module}.{type(exporter).__qualname__}"
+    endpoint = str(getattr(exporter, "_endpoint", ""))
+    parts = urlsplit(endpoint if "//" in endpoint else f"//{endpoint}")
+    host = "localhost" if parts.hostname in ("127.0.0.1", "::1") else parts.hostname
+    return f"otlp {host} {_COLLECTOR if parts.port in (None, 4317, 4318) else parts.port}"
 
 
 def _add_to_resource(ours: Any, theirs: Any) -> None:

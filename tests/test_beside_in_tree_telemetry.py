@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 from in_tree_branch import JOB, PHASES, SCOPE
 from otlp_receiver import Receiver
 from runs import EXAMPLE, ROOT, journal_lines, journal_spans, our_lines, run
@@ -134,3 +135,54 @@ def test_where_ours_are_sent_theirs_join_them(tmp_path: Path) -> None:
 def test_with_autoinstr_off_opentelemetry_is_as_it_was(tmp_path: Path) -> None:
     done = run("-c", SECOND, cwd=tmp_path, AUTOINSTR_ENABLED="false")
     assert done.stdout.split() == ["False", "True"]
+
+
+EXPORTER = """
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+
+class Printing(SpanExporter):
+    def export(self, spans):
+        print("sent", *(span.name for span in spans))
+
+theirs = TracerProvider()
+"""
+LATE = """
+trace.set_tracer_provider(theirs)
+theirs.add_span_processor(BatchSpanProcessor(Printing()))
+with trace.get_tracer("theirs").start_as_current_span("x"):
+    pass
+"""
+
+
+def test_an_exporter_that_their_provider_is_given_later_is_taken_over_too(tmp_path: Path) -> None:
+    done = run("-c", EXPORTER + LATE, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "sent x\n"), done.stderr
+
+
+ELSEWHERE = """
+import sys
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+theirs.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=sys.argv[1])))
+trace.set_tracer_provider(theirs)
+with trace.get_tracer("theirs").start_as_current_span("x"):
+    pass
+"""
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_their_collector_gets_the_spans_too_where_it_is_another_than_ours(tmp_path: Path, same: bool) -> None:
+    with Receiver() as our_collector, Receiver() as their_collector:
+        done = run(
+            "-c",
+            EXPORTER + ELSEWHERE,
+            f"{(our_collector if same else their_collector).http_endpoint}/v1/traces",
+            cwd=tmp_path,
+            OTEL_EXPORTER_OTLP_ENDPOINT=our_collector.http_endpoint,
+            OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf",
+        )
+        ours, theirs = ([s.name for s in one.spans()] for one in (our_collector, their_collector))
+    assert done.returncode == 0, done.stderr
+    assert (ours, theirs) == (["x"], [] if same else ["x"]), "once each"
