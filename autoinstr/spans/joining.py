@@ -5,6 +5,9 @@ entry gives as `also`. The other instrumentation's span then is the one that is 
 attributes. Where ours was opened first, it becomes theirs, and they are handed it in place of one of their own;
 where theirs is open already, ours lends it the attributes that it lacks. Either way ends once.
 
+Nothing of theirs is given up for it: only the first span of theirs inside one of ours can be the same block, and only
+in the thread and task of ours. One of another kind, or with a start of its own, is another.
+
 This stands on the SDK's `Tracer.start_span`, through which every instrumentation opens its spans. Nothing of it
 raises into user code.
 """
@@ -26,20 +29,35 @@ from autoinstr.spans.opening import Opened
 
 
 class SharedSpan(Span):
-    """A span that two instrumentations have in common, as one of them holds it; the other one ends it."""
+    """A span that two instrumentations have in common, as one of them holds it; the last one that ends it does."""
 
     def __init__(self, span: Any, opened: Opened | None) -> None:
         self._span = span
         self._opened = opened
+        self.is_over = False
+        self._is_theirs_alone = False
+        self._end_time: int | None = None
 
     def get_span_context(self) -> SpanContext:
         return self._span.get_span_context()  # type: ignore[no-any-return]
 
     def is_recording(self) -> bool:
-        return bool(self._span.is_recording())
+        return not self.is_over and bool(self._span.is_recording())
 
     def end(self, end_time: int | None = None) -> None:
-        """Its other holder ends it, and later."""
+        """Its other holder ends it, where that is still to come."""
+        if self.is_over:
+            return
+        self.is_over, self._end_time = True, end_time
+        if self._is_theirs_alone:
+            self._span.end(end_time)
+
+    def end_ours(self, end_time: int | None) -> None:
+        """End it, as of the time that the other holder has given; or leave it to them, if they have not ended it."""
+        if self.is_over:
+            self._span.end(end_time if self._end_time is None else self._end_time)
+        else:
+            self._is_theirs_alone = True
 
     def set_attributes(self, attributes: Mapping[str, Any]) -> None:
         self._span.set_attributes(attributes)
@@ -105,16 +123,28 @@ def _scope_of_theirs(theirs: Any, ours: Any) -> InstrumentationScope:
     return found
 
 
-def _share_ours(scope: InstrumentationScope, name: str, context: Any, attributes: Any, links: Any) -> SharedSpan | None:
+def _share_ours(
+    scope: InstrumentationScope,
+    name: str,
+    context: Any,
+    kind: Any = trace.SpanKind.INTERNAL,
+    attributes: Any = None,
+    links: Any = None,
+    start_time: int | None = None,
+    *others: Any,
+    **more: Any,
+) -> SharedSpan | None:
     """Our innermost open span, if the one that a tracer of `scope` is asked for is the same; it becomes theirs."""
     current = opening.get_current() if context is None else context
     opened: Any = current.get(opening.OPENED_KEY)
-    if opened is None or name not in opened.names:
+    if kind is not trace.SpanKind.INTERNAL or start_time is not None:
+        return None
+    if opened is None or name not in opened.names or opened.shared is not None:
         return None
     span: Any = trace.get_current_span(current)
     if span is not opened.span or isinstance(span, SharedSpan):
         return None
-    if not span.is_recording():
+    if not span.is_recording() or not _is_here(opened):
         return None
     if span.name != name:
         span.update_name(name)
@@ -124,7 +154,17 @@ def _share_ours(scope: InstrumentationScope, name: str, context: Any, attributes
         span.set_attributes(attributes)
     for link in links or ():
         span.add_link(link.context, link.attributes)
-    return SharedSpan(span, opened)
+    shared = opened.shared = SharedSpan(span, opened)
+    return shared
+
+
+def _is_here(opened: Opened) -> bool:
+    """Whether a span of ours was opened in this thread and task: its token is good in no other."""
+    current = opening.get_current()
+    if not opening.detach(opened.token):
+        return False
+    opened.token = opening.attach(current)
+    return True
 
 
 def _lend_theirs(above: Any, names: frozenset[str]) -> LentSpan | None:
@@ -153,9 +193,7 @@ def install() -> None:
             scope = getattr(self, "_instrumentation_scope", None)
             if _users and scope is not None and scope.name != opening.SCOPE_NAME:
                 opening.theirs = _lend_theirs  # from now on one of theirs may be the current one
-                attributes = kwargs.get("attributes", args[1] if len(args) > 1 else None)
-                links = kwargs.get("links", args[2] if len(args) > 2 else None)
-                shared = _share_ours(scope, name, context, attributes, links)
+                shared = _share_ours(scope, name, context, *args, **kwargs)
                 if shared is not None:
                     return shared
         except Exception as error:

@@ -168,6 +168,7 @@ class Opened:
         "rest",
         "resting",
         "seen",
+        "shared",
         "span",
         "stranded",
         "token",
@@ -192,6 +193,8 @@ class Opened:
         """The spans directly inside that wait for their next block."""
         self.seen: tuple[Any, ...] | None = None
         """Mark of the exception that a span directly inside has recorded and let pass."""
+        self.shared: Any = None
+        """The span as another instrumentation holds it, whose span it is as well (`joining`)."""
 
     def leave(self) -> Context:
         """Make current again what was so before the span, which stays open. Returns the span's context."""
@@ -431,6 +434,8 @@ class SpanPlan:
             return None
         rest.blocks += 1
         rest.since = None
+        if opened.shared is not None and opened.shared.is_over:
+            opened.shared = None  # they may open one for each block
         if not opened.loose:
             _loose.pop(id(opened), None)
         return opened
@@ -483,9 +488,17 @@ def close(
             span.set_attribute(rest.plan.counts, rest.blocks)
         if exception is not None:
             _record(opened, span, exception)
-        span.end()
+        _end(opened, span)
     except Exception as error:
         say(f"a span could not be ended: {describe(error)}", once="close")
+
+
+def _end(opened: Opened, span: Span, end_time: int | None = None) -> None:
+    shared, opened.shared = opened.shared, None
+    if shared is None:
+        span.end(end_time)
+    else:
+        shared.end_ours(end_time)
 
 
 def _laid_to_rest(opened: Opened, rest: Rest, span: Span, attributes: Mapping[str, Any] | None) -> bool:
@@ -538,7 +551,7 @@ def _end_at_rest(opened: Opened, rest: Rest, span: Span) -> None:
         opened.context = opened.previous
         if rest.plan.counts is not None:
             span.set_attribute(rest.plan.counts, rest.blocks)
-        span.end(rest.since)
+        _end(opened, span, rest.since)
     except Exception as error:
         say(f"a span could not be ended: {describe(error)}", once="close")
 

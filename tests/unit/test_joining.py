@@ -7,11 +7,14 @@ None. Theirs carry the attribute `by`.
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import Tracer
+from opentelemetry.trace import SpanKind
 
 from autoinstr.testing import Recording, record
 
@@ -249,3 +252,102 @@ def test_the_sdk_is_as_it_was_when_the_patches_are_undone(make: Make) -> None:
         module.train()
     assert Tracer.start_span is before
     assert len(spans.spans) == 7
+
+
+def test_spans_that_follow_each_other_are_not_one_the_first_is_ours(make: Make) -> None:
+    module, recording = beside(make, groups="advantage")
+    with recording as spans:
+        turn_on(module, spans)
+
+        def work() -> None:
+            for part in (1, 2, 3):
+                with module.managed("toy.advantage", part=part):
+                    pass
+
+        with module.timer("advantage"):
+            work()
+    assert spans.tree() == (
+        "toy.advantage [overhead] by='theirs' part=1\n"
+        "  toy.advantage by='theirs' part=2\n"
+        "  toy.advantage by='theirs' part=3"
+    )
+
+
+def test_a_function_that_calls_itself_has_a_span_of_its_own_for_each_call(make: Make) -> None:
+    module, recording = beside(make, groups="advantage")
+
+    def deeper(depth: int) -> None:
+        with module.managed("toy.advantage", depth=depth):
+            if depth < 3:
+                deeper(depth + 1)
+
+    with recording as spans:
+        turn_on(module, spans)
+        with module.timer("advantage"):
+            deeper(1)
+    assert spans.tree() == (
+        "toy.advantage [overhead] by='theirs' depth=1\n"
+        "  toy.advantage by='theirs' depth=2\n"
+        "    toy.advantage by='theirs' depth=3"
+    )
+
+
+def test_threads_and_tasks_inside_one_of_ours_keep_their_own(make: Make) -> None:
+    module, recording = beside(make, groups="advantage")
+
+    def work(number: int) -> None:
+        with module.managed("toy.advantage", number=number):
+            pass
+
+    async def task(number: int) -> None:
+        work(number)
+
+    async def tasks() -> None:
+        await asyncio.gather(*map(task, (3, 4)))
+
+    with recording as spans:
+        turn_on(module, spans)
+        with module.timer("advantage"):
+            for number in (1, 2):
+                thread = threading.Thread(target=contextvars.copy_context().run, args=(work, number))
+                thread.start()
+                thread.join()
+            asyncio.run(tasks())
+    assert spans.tree() == (
+        "toy.advantage [overhead]\n"
+        "  toy.advantage by='theirs' number=1\n"
+        "  toy.advantage by='theirs' number=2\n"
+        "  toy.advantage by='theirs' number=3\n"
+        "  toy.advantage by='theirs' number=4"
+    )
+
+
+def test_a_span_of_another_kind_or_with_a_start_of_its_own_is_another(make: Make) -> None:
+    module, recording = beside(make, groups="advantage")
+    with recording as spans:
+        turn_on(module, spans)
+        with module.timer("advantage"):
+            module.tracer.start_span("toy.advantage", None, SpanKind.CLIENT).end()
+            module.tracer.start_span("toy.advantage", start_time=1_000).end(5_000)
+    assert [(s.kind, s.start_time, s.end_time) for s in spans.spans[1:2]] == [(SpanKind.INTERNAL, 1_000, 5_000)]
+    assert spans.tree() == "toy.advantage [overhead]\n  toy.advantage\n  toy.advantage"
+
+
+def test_a_span_of_theirs_that_outlives_ours_ends_with_theirs_and_one_that_gives_its_end_has_that(make: Make) -> None:
+    module, recording = beside(make, groups="advantage")
+    with recording as spans:
+        turn_on(module, spans)
+        with module.timer("advantage"):
+            longer = module.tracer.start_span("toy.advantage")
+        assert spans.spans == []
+        longer.set_attribute("late", True)
+        longer.end()
+        assert not longer.is_recording()
+        longer.end()
+        with module.timer("advantage"):
+            given = module.tracer.start_span("toy.advantage")
+            given.end(given.start_time + 1_000)
+    assert spans.tree() == "toy.advantage [overhead] late=True\ntoy.advantage [overhead]"
+    first, second = spans.spans
+    assert second.end_time == (second.start_time or 0) + 1_000
+    assert (first.end_time or 0) > (first.start_time or 0)
