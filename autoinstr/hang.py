@@ -54,6 +54,7 @@ class HangWatch(SpanProcessor):
 
     def _reset(self) -> None:
         self._open: dict[int, _Open] = {}
+        self._resting: set[int] = set()
         self._durations: dict[str, deque[float]] = {}
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -70,9 +71,20 @@ class HangWatch(SpanProcessor):
 
     def on_end(self, span: ReadableSpan) -> None:
         opened = self._open.pop(span.context.span_id, None) if self._open and span.context else None
-        if opened is not None and self._after == "auto":
+        if opened is None:
+            return
+        self._resting.discard(span.context.span_id)
+        if self._after == "auto" and span.start_time is not None and span.end_time is not None:
             kept = self._durations.setdefault(opened.name, deque(maxlen=_KEPT_DURATIONS))
-            kept.append(time.monotonic() - opened.since)
+            kept.append((span.end_time - span.start_time) / 1e9)
+
+    def on_rest(self, span: Span, since_ns: int) -> None:
+        """A step between two of its blocks (`coalesce`) hangs in none."""
+        if span.context.span_id in self._open:
+            self._resting.add(span.context.span_id)
+
+    def on_resume(self, span: Span) -> None:
+        self._resting.discard(span.context.span_id)
 
     def limit(self, name: str) -> float:
         """Seconds that a span of that name may be open."""
@@ -96,7 +108,7 @@ class HangWatch(SpanProcessor):
         told.intersection_update(still_open)
         for span_id, opened in still_open.items():
             open_for = time.monotonic() - opened.since
-            if span_id in told or open_for <= self.limit(opened.name):
+            if span_id in told or span_id in self._resting or open_for <= self.limit(opened.name):
                 continue
             told.add(span_id)
             self._events.event(

@@ -165,6 +165,12 @@ class AutoinstrInstrumentor(BaseInstrumentor):  # type: ignore[misc,unused-ignor
 
                 exporting.finish(provider, everything)
 
+        def at_sigterm() -> None:
+            opening = sys.modules.get("autoinstr.spans.opening")
+            if opening is not None:
+                opening.end_at_rest()
+            send_all()
+
         def at_exit() -> None:
             self._say_what_nobody_has()
             opening = sys.modules.get("autoinstr.spans.opening")
@@ -190,7 +196,7 @@ class AutoinstrInstrumentor(BaseInstrumentor):  # type: ignore[misc,unused-ignor
             from autoinstr.exporting import EXIT_SECONDS
             from autoinstr.termination import Termination
 
-            self._termination = termination = Termination(send_all, EXIT_SECONDS + 1)
+            self._termination = termination = Termination(at_sigterm, EXIT_SECONDS + 1)
             termination.install()
 
             def let_go() -> None:

@@ -65,6 +65,11 @@ def started(name: str, span_id: str, at: float, **attributes: Any) -> dict[str, 
     return event("autoinstr.span.start", at, named, {"process.pid": 100}, traceId=TRACE, spanId=span_id)
 
 
+def rests(name: str, span_id: str, start: float, end: float) -> dict[str, Any]:
+    body = {"stringValue": json.dumps(finished(name, span_id, start, end))}
+    return event("autoinstr.span.rest", end, {}, {"process.pid": 100}, traceId=TRACE, spanId=span_id, body=body)
+
+
 RESOURCE = {"service.name": "nemo-rl", "host.name": "node-a-1", "process.pid": 100, "nv.dl.rank": "3"}
 PROCESS_START = event("autoinstr.process.start", 0, {"process.command": "run_grpo.py"}, RESOURCE)
 PROCESS_END = event("autoinstr.process.end", 9, {}, {"process.pid": 100})
@@ -149,6 +154,25 @@ def test_a_span_without_end_is_open(tmp_path: Path) -> None:
         assert (span.parent_id, span.start_ns) == ("01" * 8, T0 + 3 * SECOND)
         assert span.attributes == {"rl.bucket": "idle", "rl.iteration": 4}
         assert (run.processes[0].open, run.processes[0].ended) == (1, bool(ends))
+
+
+def test_a_span_between_two_of_its_blocks_has_ended_unless_it_goes_on(tmp_path: Path) -> None:
+    one = "01" * 8
+    begins, first, second = started("s", one, 1), rests("s", one, 1, 2), rests("s", one, 1, 4)
+    for lines, end in (
+        ((begins, first), 2),
+        ((begins, first, begins), None),
+        ((begins, first, begins, second), 4),
+        ((begins, first, begins, second, finished("s", one, 1, 5)), 5),
+        ((begins, finished("s", one, 1, 2), first), 2),
+    ):
+        run = read_run(write(tmp_path / "r", PROCESS_START, *lines))
+        (span,) = run.spans + run.open
+        assert span.end_ns == (end and T0 + end * SECOND)
+        assert (span in run.open, run.processes[0].spans, run.processes[0].open) == (not end, bool(end), not end)
+    broken = {**first, "resourceLogs": json.loads(json.dumps(first["resourceLogs"]).replace("traceId", "other"))}
+    run = read_run(write(tmp_path / "r", PROCESS_START, begins, broken))
+    assert (run.spans, len(run.open), run.broken_lines) == ([], 1, 1)
 
 
 def test_a_span_may_be_finished_in_another_file(tmp_path: Path) -> None:

@@ -372,6 +372,35 @@ def test_auto_is_ten_times_the_median_and_at_least_five_minutes() -> None:
     assert watch.limit("another") == 300
 
 
+def test_a_step_between_two_of_its_blocks_hangs_in_none() -> None:
+    from opentelemetry.sdk.trace import TracerProvider
+
+    class Events:
+        def event(self, name: str, attributes: dict[str, Any], *_: Any, **__: Any) -> None:
+            said.append(attributes["autoinstr.span.name"])
+
+    said: list[str] = []
+    watch = HangWatch(Events(), 0.0)  # type: ignore[arg-type]
+    watch._thread = threading.current_thread()  # looks are ours
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(watch)
+    span: Any = provider.get_tracer("autoinstr", attributes={"autoinstr.group": "step"}).start_span("step")
+    told: set[int] = set()
+    watch.on_rest(span, 1)
+    watch._look(told)
+    assert said == []
+    watch.on_resume(span)
+    watch._look(told)
+    watch.on_rest(span, 2)
+    watch._look(told)
+    watch.on_resume(span)
+    watch._look(told)
+    assert said == ["step"], "once, however often it rests"
+    span.end()
+    assert not watch._open
+    assert not watch._resting
+
+
 def test_stacks_name_the_main_thread_first_and_leave_the_asking_one_out() -> None:
     found: list[str] = []
     thread = threading.Thread(target=lambda: found.append(python_stacks()), name="asking")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace.export import SpanExportResult
 from otlp_receiver import Receiver
 from runs import EXAMPLE, INSTRUMENT, clean_environment, journal_spans, run
 
@@ -55,6 +56,23 @@ def event(name: str, **attributes: Any) -> bytes:
 
     pairs = [{"key": key.replace("__", "."), "value": value(item)} for key, item in attributes.items()]
     record = {"timeUnixNano": str(T0), "eventName": name, "attributes": pairs}
+    return line({"resourceLogs": [{"resource": {}, "scopeLogs": [{"scope": {}, "logRecords": [record]}]}]})
+
+
+def began(number: int) -> bytes:
+    """The line of a span that begins, or that goes on after a rest."""
+    record = {"eventName": "autoinstr.span.start", "traceId": TRACE, "spanId": f"{number:016x}", "attributes": []}
+    return line({"resourceLogs": [{"resource": {}, "scopeLogs": [{"scope": {}, "logRecords": [record]}]}]})
+
+
+def rests(number: int, **more: Any) -> bytes:
+    """The line of a span between two of its blocks."""
+    record = {
+        "eventName": "autoinstr.span.rest",
+        "traceId": TRACE,
+        "spanId": f"{number:016x}",
+        "body": {"stringValue": span(number, **more).decode()},
+    }
     return line({"resourceLogs": [{"resource": {}, "scopeLogs": [{"scope": {}, "logRecords": [record]}]}]})
 
 
@@ -296,6 +314,64 @@ def test_what_a_living_process_may_still_send_is_left_to_it(journal: Path, capsy
         add(live, span(5), event("autoinstr.process.end"))
         assert main(command) == 0
         assert numbers(receiver) == [1, 5]
+
+
+LATER = {"endTimeUnixNano": str(T0 + 99 * SECOND)}
+
+
+def test_a_span_at_rest_is_sent_once_its_process_is_gone(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of its last rest, unless it went on; and no second time, whatever comes then."""
+    alive = ["alive"]
+    monkeypatch.setattr(identity, "state_of", lambda *process: alive[0])
+    add(journal, began(1), rests(1), began(2), rests(2), began(2), began(3), rests(3), span(3, **LATER))
+    add(journal, began(4), rests(4), span(5), rests(5))
+    with Receiver() as receiver:
+        command = ["ship", "--endpoint", receiver.grpc_endpoint]
+        assert main(command) == 0
+        assert numbers(receiver) == [3, 5]
+        add(journal, began(4), rests(4, **LATER))
+        alive[0] = "gone"
+        assert main(command) == 0
+        assert numbers(receiver) == [3, 5, 1, 4]
+        assert [s.end_time_unix_nano - T0 for s in receiver.spans()][-2:] == [1 + SECOND, 99 * SECOND]
+        # it was on a machine that only seemed to be gone
+        add(journal, span(1), began(4), rests(4), span(4), span(2))
+        for _ in range(2):
+            assert main(command) == 0
+            assert numbers(receiver) == [3, 5, 1, 4, 2]
+        assert main([*command, "--all"]) == 0
+        assert sorted(numbers(receiver)[5:]) == [1, 2, 3, 4, 5]
+
+
+def test_a_span_at_rest_of_a_process_that_sends_itself(journal: Path) -> None:
+    with Receiver() as receiver:
+        me = receiver.grpc_endpoint
+        journal.write_bytes(started(endpoint=me) + span(1) + rests(2) + rests(3) + span(3) + delivered(me, 1, 3))
+        add(journal, rests(4))
+        os.utime(journal, (T0 / SECOND, time.time() - 3600))  # nobody knows more of it, and it is quiet
+        assert main(["ship", "--endpoint", me]) == 0
+        assert numbers(receiver) == [2, 4]
+
+
+def test_a_rest_that_could_not_be_sent_is_sent_later(journal: Path) -> None:
+    add(journal, rests(1), event("autoinstr.process.end"))
+    taken: list[str] = []
+
+    class Exporter:
+        def __init__(self, fails: bool) -> None:
+            self.fails = fails
+
+        def export(self, spans: Any) -> Any:
+            taken.extend(s.name for s in spans if not self.fails)
+            return SpanExportResult.FAILURE if self.fails else SpanExportResult.SUCCESS
+
+    with Shipper(journal.parent, Exporter(fails=True), "http://h:1", sleep=lambda _: None) as shipper:
+        for _ in range(2):
+            with pytest.raises(ShipError):
+                shipper.ship()
+    with Shipper(journal.parent, Exporter(fails=False), "http://h:1") as shipper:
+        assert [shipper.ship(), shipper.ship()] == [1, 0]
+    assert taken == ["span 1"]
 
 
 def free_port() -> int:

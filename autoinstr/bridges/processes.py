@@ -194,6 +194,18 @@ class OwnSpans(SpanProcessor):
         for processor in self.processors:
             processor.on_end(span)
 
+    def on_rest(self, span: Any, since_ns: int) -> None:
+        self._tell_own("on_rest", span, since_ns)
+
+    def on_resume(self, span: Any) -> None:
+        self._tell_own("on_resume", span)
+
+    def _tell_own(self, what: str, span: Any, *about: Any) -> None:
+        if span.context.span_id in self._own:
+            for processor in self.processors:
+                if hasattr(processor, what):
+                    getattr(processor, what)(span, *about)
+
     def shutdown(self) -> None:
         for processor in self.processors:
             processor.shutdown()

@@ -26,6 +26,8 @@ LOST_SUFFIX = ".lost"
 """An empty file beside the journal's: it says so where there was no room for a record."""
 RUN = "autoinstr.run"
 SPAN_START = "autoinstr.span.start"
+SPAN_REST = "autoinstr.span.rest"
+"""A span of many blocks (`coalesce`) is between two of them: what it is if no other comes, as the event's body."""
 SPAN_NAME = "autoinstr.span.name"
 SPAN_PARENT = "autoinstr.span.parent_id"
 HANG = "autoinstr.hang"
@@ -193,12 +195,20 @@ def read_run(folder: Path) -> Run:
     processes: list[Process] = []
     finished: list[Span] = []
     started: dict[SpanKey, Span] = {}
+    resting: dict[SpanKey, Span] = {}
     hangs: list[Hang] = []
     try:
         for path in journal_files(folder):
-            processes.append(_read_process(path, len(processes), finished, started, hangs))
+            processes.append(_read_process(path, len(processes), finished, started, resting, hangs))
     except OSError as error:
         raise JournalError(f"cannot read the journal in {folder.resolve()}: {error}") from error
+    if resting:
+        # Another thread may have ended a span before its rest was written.
+        ended = {span.key for span in finished}
+        for key in resting.keys() - ended:
+            span = resting[key]
+            finished.append(span)
+            processes[span.process].spans += 1
     if started:
         # A span may be finished in another file than it was started in: a forked process does that.
         for span in finished:
@@ -279,7 +289,12 @@ _FINISHED = ""
 
 
 def _read_process(
-    path: Path, index: int, finished: list[Span], started: dict[SpanKey, Span], hangs: list[Hang]
+    path: Path,
+    index: int,
+    finished: list[Span],
+    started: dict[SpanKey, Span],
+    resting: dict[SpanKey, Span],
+    hangs: list[Hang],
 ) -> Process:
     host, pid, start_ns = _name_parts(path)
     process = Process(path.name, pid, host, started_ns=start_ns, last_ns=start_ns)
@@ -305,12 +320,16 @@ def _read_process(
                         first_ns = record.span.start_ns if record.span else record.time_ns
                         process.started_ns = min(process.started_ns or first_ns, first_ns)
                 if record.span is not None:
+                    key = record.span.key
+                    resting.pop(key, None)
                     if record.event == _FINISHED:
                         finished.append(record.span)
                         process.spans += 1
-                        started.pop(record.span.key, None)
+                        started.pop(key, None)
+                    elif record.event == SPAN_REST:
+                        resting[key] = record.span
                     else:
-                        started[record.span.key] = record.span
+                        started[key] = record.span
                 elif record.hang is not None:
                     hangs.append(record.hang)
                 elif record.event == PROCESS_END:
@@ -352,6 +371,10 @@ def _records(document: dict[str, Any], process: int) -> Iterator[_Record]:
             for encoded in of_scope.get("logRecords", ()):
                 # A log record of somebody else's has no event name, and tells us the time only.
                 event = encoded.get("eventName") or "log"
+                if event == SPAN_REST:
+                    for record in _records(json.loads(encoded["body"]["stringValue"]), process):
+                        yield record._replace(event=SPAN_REST)
+                    continue
                 time_ns = _time(encoded.get("timeUnixNano") or encoded.get("observedTimeUnixNano") or 0)
                 attributes = _attributes(encoded.get("attributes"))
                 started = _started_span(encoded, attributes, time_ns, process) if event == SPAN_START else None

@@ -10,6 +10,9 @@ taken (`autoinstr.spans.sent`) and which were given up (`autoinstr.spans.unsent`
 the same endpoint. A span with neither record may still be in the queue of a process that lives: it is left for
 later. It is shipped once its process is gone, or once batches of younger spans have been recorded: a queue is
 first in, first out, so the span was dropped. Log records are shipped in the same way (`shipping_logs`).
+
+A span that rests between two of its blocks (`autoinstr.span.rest`) is shipped once its process is gone, for then no
+other block comes.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode,
 
 from autoinstr.exporting import reason_in, why_unreachable, wrong_address
 from autoinstr.journal import identity
-from autoinstr.journal.reader import PROCESS_END, PROCESS_START, SENT, UNSENT, journal_files
+from autoinstr.journal.reader import PROCESS_END, PROCESS_START, SENT, SPAN_REST, SPAN_START, UNSENT, journal_files
 
 STATE_FILE = "shipped.json"
 LOCK_FILE = "shipped.lock"
@@ -100,6 +103,10 @@ class _File:
     """Finished spans that are neither shipped nor known to be sent, by id, in the order of the file."""
     younger: dict[str, int] = field(default_factory=dict)
     """How many batches of younger spans have been recorded since, for spans that no batch has named."""
+    resting: dict[str, _Span] = field(default_factory=dict)
+    """The last rest of spans that neither went on nor ended since, by id."""
+    rests_sent: int = 0
+    """How long the file was when its rests were sent: those that held by then."""
     sent: set[str] = field(default_factory=set)
     given_up: set[str] = field(default_factory=set)
 
@@ -180,6 +187,7 @@ class Shipper:
                     if not file.sends_itself:
                         self._send(file)
                 self._send(file)
+                self._send_resting(file)
             except OSError as error:
                 raise ShipError(f"cannot read {path}: {error}") from error
         return self.done.spans - before
@@ -194,6 +202,8 @@ class Shipper:
         if offset > path.stat().st_size:  # another file of the same name
             offset = 0
         file.offset = offset
+        if offset:
+            file.rests_sent = self._state.get(_rests_of(path.name), 0)
         return file
 
     def _read(self, file: _File) -> bool:
@@ -226,7 +236,7 @@ class Shipper:
         for logs in document.get("resourceLogs", ()):
             for scope in logs.get("scopeLogs", ()):
                 for record in scope.get("logRecords", ()):
-                    self._take_event(file, record)
+                    self._take_event(file, record, begin)
 
     def _ids(self, document: dict[str, Any]) -> Iterator[str]:
         """The ids of what is shipped of a line."""
@@ -241,16 +251,33 @@ class Shipper:
 
     def _take_item(self, file: _File, item_id: str, begin: int) -> None:
         key = self._key(file.path.name, item_id)
-        if key in self._seen:
+        if key in self._seen or self._is_sent_resting(file, item_id, begin):
             if begin >= file.offset:
                 self.done.repeated += 1
             return
         self._seen.add(key)
+        file.resting.pop(item_id, None)
         if begin >= file.offset:
             file.waiting[item_id] = _Span(item_id, begin, file.read)
 
-    def _take_event(self, file: _File, record: dict[str, Any]) -> None:
+    def _take_rest(self, file: _File, span_id: str, begin: int, rests: bool) -> None:
+        """A span has come to rest, or goes on (or begins)."""
+        if self._key(file.path.name, span_id) in self._seen or self._is_sent_resting(file, span_id, begin):
+            return  # it has ended; another thread may have ended it before its rest was written
+        if rests:
+            file.resting[span_id] = _Span(span_id, begin, file.read)
+        else:
+            file.resting.pop(span_id, None)
+
+    def _is_sent_resting(self, file: _File, span_id: str, begin: int) -> bool:
+        """Whether a span had been sent as it rested, by the time of the record at `begin`."""
+        rest = file.resting.get(span_id)
+        return rest is not None and rest.begin < file.rests_sent <= begin
+
+    def _take_event(self, file: _File, record: dict[str, Any], begin: int) -> None:
         event = record.get("eventName")
+        if event in (SPAN_REST, SPAN_START):
+            self._take_rest(file, str(record["spanId"]), begin, event == SPAN_REST)
         if event not in (PROCESS_START, PROCESS_END, self.sent_event, self.unsent_event):
             return
         about = attributes_of(record.get("attributes"))
@@ -314,6 +341,17 @@ class Shipper:
         if batch:
             self._send_batch(file, batch)
         self._advance(file)
+
+    def _send_resting(self, file: _File) -> None:
+        """Send the spans that rest, if their process is gone: they ended with their last block."""
+        if all(span.begin < file.rests_sent for span in file.resting.values()) or not self._gone(file):
+            return
+        while not self._read(file):  # what it wrote between our reading and its end
+            pass
+        file.waiting.update({key: span for key, span in file.resting.items() if span.begin >= file.rests_sent})
+        self._send(file)
+        file.rests_sent = self._state[_rests_of(file.path.name)] = file.read
+        self._save_state()
 
     def _send_batch(self, file: _File, batch: Sequence[_Span]) -> None:
         rebuilt = []
@@ -413,6 +451,9 @@ class Shipper:
     # -- from OTLP JSON back to the SDK's spans -------------------------------------------------------
 
     def _rebuild(self, document: dict[str, Any], span_id: str) -> Any:
+        if "resourceSpans" not in document:  # the span rests
+            (record,) = document["resourceLogs"][0]["scopeLogs"][0]["logRecords"]
+            document = json.loads(record["body"]["stringValue"])
         resource, scope, span = next(
             (of_resource.get("resource", {}), of_scope.get("scope", {}), span)
             for of_resource in document["resourceSpans"]
@@ -564,6 +605,11 @@ def address(endpoint: str) -> str:
     except ValueError:
         port = None
     return f"{host}:{port}" if port else host
+
+
+def _rests_of(file_name: str) -> str:
+    """Under which name it is remembered which rests of a file were sent."""
+    return f"{file_name} at rest"
 
 
 def _pid(path: Path) -> int | None:

@@ -55,6 +55,9 @@ class LogShipper(Shipper):
         for _, _, record in _records(document):
             yield _id(record)
 
+    def _take_rest(self, file: _File, span_id: str, begin: int, rests: bool) -> None:
+        """That is the other shipper's."""
+
     def _key(self, file_name: str, item_id: str) -> str:
         return f"{file_name} {item_id}"
 

@@ -114,6 +114,25 @@ class JournalProcessor(SpanProcessor):
         except Exception as error:
             self._fail(error)
 
+    def on_rest(self, span: Any, since_ns: int) -> None:
+        """Record what the span is if no other block of it comes (`coalesce`): whoever dies now has not lost it.
+
+        As an event with the span's line as its body, since the span itself is recorded once.
+        """
+        try:
+            if self._file is None:
+                self._open(span)
+            line = encoding.span_line(
+                self._resource(completed(span.resource)), self._scope(span), encoding.span(span, since_ns)
+            )
+            self.event("autoinstr.span.rest", {}, span.context.trace_id, span.context.span_id, body=line.rstrip())
+        except Exception as error:
+            self._fail(error)
+
+    def on_resume(self, span: Any) -> None:
+        """Record that the span is open again."""
+        self.on_start(span)
+
     def shutdown(self) -> None:
         """Nothing is buffered; the end of the process is recorded at exit."""
 

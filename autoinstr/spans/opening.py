@@ -207,10 +207,10 @@ class Rest:
 
     Its block is over once `since` is set (nanoseconds since the epoch). Then the span is current nowhere, and ends as
     of that time with whatever ends it: another span of the same thread or task beside it, the end of the one that
-    holds it, the process's exit.
+    holds it, the process's exit. Processors that have `on_rest` and `on_resume` are told meanwhile.
     """
 
-    __slots__ = ("blocks", "match", "place", "plan", "since")
+    __slots__ = ("blocks", "match", "place", "plan", "since", "told", "told_ns")
 
     def __init__(self, plan: SpanPlan, match: tuple[Any, ...]) -> None:
         self.plan = plan
@@ -219,10 +219,16 @@ class Rest:
         self.since: int | None = None
         self.place: tuple[Resting, Flow] | None = None
         """Where it is found when the next block begins."""
+        self.told = False
+        """Whether the processors know it to be at rest."""
+        self.told_ns = 0
+        """The end of the block after which they were told so last."""
 
 
 Flow = tuple[int, int, str]
 Resting = dict[Flow, Opened]
+_TELL_AGAIN_NS = 10**9
+"""Processors are told of a span's rests no more often: a loop may poll every few milliseconds."""
 _MOST_RESTING = 1000
 """In one span; each thread and task has one at most."""
 _resting_roots: Resting = {}
@@ -436,6 +442,9 @@ class SpanPlan:
         rest.since = None
         if opened.shared is not None and opened.shared.is_over:
             opened.shared = None  # they may open one for each block
+        if rest.told:
+            rest.told = False
+            _tell("on_resume", opened.span)
         if not opened.loose:
             _loose.pop(id(opened), None)
         return opened
@@ -515,6 +524,11 @@ def _laid_to_rest(opened: Opened, rest: Rest, span: Span, attributes: Mapping[st
             return False
         if attributes:
             span.set_attributes(attributes)
+        tell = since - rest.told_ns >= _TELL_AGAIN_NS
+        if opened.shared is not None and not opened.shared.is_over:  # theirs too, and they are still in it
+            tell = False
+        if tell and rest.plan.counts is not None:
+            span.set_attribute(rest.plan.counts, rest.blocks)
         opened.token = None
         _loose[id(opened)] = opened
         rest.since = since
@@ -530,10 +544,24 @@ def _laid_to_rest(opened: Opened, rest: Rest, span: Span, attributes: Mapping[st
         rest.place = (resting, mine)
         if before is not None and before is not opened:
             close(before)
+        if tell:
+            rest.told, rest.told_ns = True, since
+            _tell("on_rest", span, since)
     except Exception as error:
         say(f"a span could not be laid to rest: {describe(error)}", once="rest")
         return rest.since is not None
     return True
+
+
+def _tell(what: str, span: Any, *about: Any) -> None:
+    """Call `what` of the span's processors that have it. Never raises."""
+    try:
+        for processor in getattr(getattr(span, "_span_processor", None), "_span_processors", ()):
+            hear = getattr(processor, what, None)
+            if hear is not None:
+                hear(span, *about)
+    except Exception as error:
+        say(f"a processor could not be told of a span at rest: {describe(error)}", once="tell of rest")
 
 
 def _end_at_rest(opened: Opened, rest: Rest, span: Span) -> None:
@@ -564,11 +592,12 @@ def _end_resting(outer: Opened) -> None:
             close(opened)
 
 
-def end_at_rest(plans: Iterable[SpanPlan]) -> None:
-    """End the spans of these plans that wait for their next block: none will come."""
-    ending = set(map(id, plans))
+def end_at_rest(plans: Iterable[SpanPlan] | None = None) -> None:
+    """End the spans of these plans, or of all, that wait for their next block: none will come."""
+    ending = None if plans is None else set(map(id, plans))
     for opened in list(_loose.values()):
-        if opened.rest is not None and opened.rest.since is not None and id(opened.rest.plan) in ending:
+        rest = opened.rest
+        if rest is not None and rest.since is not None and (ending is None or id(rest.plan) in ending):
             close(opened)
 
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from made_modules import Make, span_map
+from opentelemetry.sdk.trace import SpanProcessor
+from test_journal_format import parse
 
+from autoinstr.journal.writer import JournalProcessor
+from autoinstr.spans import opening
 from autoinstr.testing import record
 
 TIMER = """
@@ -245,7 +250,6 @@ def test_nothing_of_a_wait_is_current_between_its_blocks_and_nothing_is_kept(mak
 
 def test_it_is_on_record_from_its_first_block_on(make: Make) -> None:
     """So that a process that is killed shows its wait as open, and since when."""
-    from opentelemetry.sdk.trace import SpanProcessor
 
     class Record(SpanProcessor):
         def on_start(self, span: Any, parent_context: Any = None) -> None:
@@ -274,6 +278,91 @@ def test_it_is_on_record_from_its_first_block_on(make: Make) -> None:
         "train",
         "end my.train",
     ]
+
+
+def test_the_journal_has_each_block_at_once_but_of_polls_one_a_second(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [10**18]
+    monkeypatch.setattr(opening, "time_ns", lambda: clock[0])
+    module = make(TIMER)
+
+    def lines() -> list[str]:
+        """What the journal says of the wait, and when it would have ended."""
+        found = []
+        assert journal.path is not None
+        for text in journal.path.read_text().splitlines():
+            line = parse(text)
+            if hasattr(line, "resource_spans"):
+                (span,) = line.resource_spans[0].scope_spans[0].spans
+                found.append(f"end {span.end_time_unix_nano - 10**18}")
+                continue
+            (record,) = line.resource_logs[0].scope_logs[0].log_records
+            what = record.event_name.rpartition(".")[2]
+            if record.event_name == "autoinstr.span.rest":
+                (span,) = parse(record.body.string_value).resource_spans[0].scope_spans[0].spans
+                polls = next(a.value.int_value for a in span.attributes if a.key == "my.polls")
+                what = f"rest {span.end_time_unix_nano - 10**18} polls {polls}"
+            found.append(what)
+        return found[1:]  # the process's own comes first
+
+    with record(text=span_map(module, ENTRIES), groups="efficiency") as spans:
+        journal = JournalProcessor(tmp_path, "r")
+        spans.provider.add_span_processor(journal)
+        first = ["start", "rest 1 polls 1"]
+        for now, more in (
+            (1, []),
+            (2, ["start"]),
+            (3, []),
+            (10**9, []),
+            (10**9 + 1, ["rest 1000000001 polls 5"]),
+            (10**9 + 2, ["start"]),
+        ):
+            clock[0] = 10**18 + now
+            polls(module, 1, 1)
+            first += more
+            assert lines() == first
+    assert lines() == [*first, "end 1000000002"]
+
+
+def test_a_processor_that_cannot_hear_of_it_costs_nothing(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    class Broken(SpanProcessor):
+        def on_rest(self, span: Any) -> None:
+            """It takes too few arguments."""
+
+    module = make(TIMER)
+    with record(text=span_map(module, ENTRIES)) as spans:
+        spans.provider.add_span_processor(Broken())
+        polls(module, 1, 5)
+    assert [span.attributes["my.polls"] for span in spans.named("my.wait")] == [5]
+    assert capsys.readouterr().err.count("a processor could not be told of a span at rest") == 1
+
+
+def test_a_forked_child_records_no_rest_of_its_parents_wait(make: Make) -> None:
+    from autoinstr.bridges.processes import OwnSpans
+
+    module = make(TIMER)
+    heard: list[str] = []
+
+    class Hears(SpanProcessor):
+        def on_rest(self, span: Any, since_ns: int) -> None:
+            heard.append("rest")
+
+        def on_resume(self, span: Any) -> None:
+            heard.append("resume")
+
+    with record(text=span_map(module, ENTRIES)) as spans:
+        spans.provider.add_span_processor(Hears())
+        polls(module, 1, 1)
+        assert heard == ["rest"]
+        active: Any = spans.provider._active_span_processor
+        own = active._span_processors
+        active._span_processors = (OwnSpans(own),)
+        polls(module, 1, 2)
+        assert heard == ["rest"]
+        polls(module, 2, 2)
+        assert heard == ["rest", "rest", "resume"]
+        active._span_processors = own
 
 
 def test_a_task_that_is_cancelled_ends_its_wait(make: Make) -> None:
