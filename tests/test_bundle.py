@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -167,6 +168,13 @@ def test_what_is_in_the_folder_is_found_by_its_own_loader_alone(other: Environme
         "packages",
         "sitecustomize.py",
     ], "anything else would shadow a module of the environment"
+
+
+def test_a_python_that_is_too_old_can_read_why_it_is_not_traced(bundle: Path) -> None:
+    """As /usr/bin/python3 may be, on which the machine's own programs run: an error would be each one's first line."""
+    source = (bundle / "sitecustomize.py").read_text()
+    ast.parse(source, feature_version=(3, 7))
+    assert "__future__" not in source, "3.6 does not know the one for annotations"
 
 
 @pytest.mark.parametrize("switch", [{"AUTOINSTR_ENABLED": "false"}, {"OTEL_SDK_DISABLED": "true"}])

@@ -240,6 +240,8 @@ def _added(headers: Any, more: dict[str, str]) -> Any:
     if pairs:
         return type(headers)([*headers, *more.items()])
     copy = {**headers} if type(headers) is dict else headers.copy()  # a multidict keeps what it has twice
+    if copy is headers:  # one that takes itself for immutable
+        return headers
     copy.update(more)
     return copy
 

@@ -140,6 +140,21 @@ def test_headers_of_every_kind(toys: None, server: Server, client: str) -> None:
     assert [repr(kind) for kind in kinds] == before, "the caller's own headers stay as they were"
 
 
+class Unchanging(dict):  # type: ignore[type-arg]
+    def copy(self) -> Unchanging:
+        return self
+
+
+def test_headers_whose_copy_is_themselves_are_not_changed(toys: None, server: Server) -> None:
+    headers = Unchanging({"x": "1"})
+    with record(text=MAP + ENTRY % CLIENTS["requests"], groups="all"):
+        import toys
+
+        toys.rollout(lambda: get("requests", server.url, headers))
+    assert headers == {"x": "1"}
+    assert server.seen[0]["x"] == "1"
+
+
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_header_of_the_callers_own_stays(toys: None, server: Server, client: str) -> None:
     pytest.importorskip(client)

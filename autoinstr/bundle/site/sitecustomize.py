@@ -3,10 +3,9 @@
 Python runs it by its name, from a PYTHONPATH that holds the folder. `autoinstr bundle` has put it there, beside
 `bundle.json` and one folder per distribution. What the environment has of these wins: only what it lacks is put
 on the path, behind everything else, and only if its versions go with those of the environment. If they do not, this
-is said in one line and the process stays as it is. Standard library only, and read by Pythons that are too old too.
+is said in one line and the process stays as it is. Standard library only, and read by every Python
+from 3.6 on, for that of the machine may be so old: annotations are texts.
 """
-
-from __future__ import annotations
 
 import json
 import os
@@ -61,7 +60,7 @@ def _is_for_us() -> bool:
     return name == "default_worker.py" or "ray" not in parts or not {"_private", "dashboard", "autoscaler"} & {*parts}
 
 
-def _program(words: list[str]) -> str:
+def _program(words: "list[str]") -> str:
     """The script or module that Python runs, by its first name and without a version: `pip` for `bin/pip3.12`."""
     words = list(words)
     while words:
@@ -114,7 +113,7 @@ def _load() -> None:
             os.environ["PYTHONPATH"] = path
 
 
-def _choose(bundle: dict[str, Any]) -> tuple[list[str], list[str]]:
+def _choose(bundle: "dict[str, Any]") -> "tuple[list[str], list[str]]":
     """The folders to put first on the path, and those to put last."""
     bundled = bundle["distributions"]
     there = _installed(bundled)
@@ -137,7 +136,7 @@ def _choose(bundle: dict[str, Any]) -> tuple[list[str], list[str]]:
     return [folders[n] for n in wanted if n in replaced], [folders[n] for n in wanted if n not in replaced]
 
 
-def _installed(names: Iterable[str]) -> dict[str, str]:
+def _installed(names: "Iterable[str]") -> "dict[str, str]":
     """The versions of those of `names` that the environment has."""
     from importlib import metadata
 
@@ -152,7 +151,7 @@ def _installed(names: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _conflict(name: str, bundled: Bundled, there: dict[str, str], unseen: Iterable[str]) -> str:
+def _conflict(name: str, bundled: "Bundled", there: "dict[str, str]", unseen: "Iterable[str]") -> str:
     """Why the bundle's distribution `name` does not go with what the environment has; "" where it does."""
     requirements, version_of = _packaging(bundled, there)
     unseen = {other for other in unseen if other != name}
@@ -174,7 +173,7 @@ def _conflict(name: str, bundled: Bundled, there: dict[str, str], unseen: Iterab
     return ""
 
 
-def _without_older(bundled: Bundled, there: dict[str, str], why: str) -> dict[str, str]:
+def _without_older(bundled: "Bundled", there: "dict[str, str]", why: str) -> "dict[str, str]":
     """`there` without OpenTelemetry, which the bundle replaces as a whole: never what is newer, or imported already."""
     version_of = _packaging(bundled, there)[1]
     for name, version in there.items():
@@ -186,7 +185,7 @@ def _without_older(bundled: Bundled, there: dict[str, str], why: str) -> dict[st
     return {name: version for name, version in there.items() if not name.startswith(_FAMILY)}
 
 
-def _packaging(bundled: Bundled, there: dict[str, str]) -> tuple[Any, Any]:
+def _packaging(bundled: "Bundled", there: "dict[str, str]") -> "tuple[Any, Any]":
     """`packaging`'s requirements and versions: the environment's, which is the one that stays, or ours."""
     folder = os.path.join(_HERE, "packages", bundled["packaging"]["folder"])
     if "packaging" not in there and folder not in sys.path:
