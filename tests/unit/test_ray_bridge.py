@@ -182,6 +182,13 @@ def test_where_we_are_not_installed_it_does_what_the_users_own_does(tmp_path: Pa
     assert started(tmp_path, "ray/_private/workers/default_worker.py", theirs) == ["False", "ran"]
 
 
+def test_a_python_that_is_too_old_passes_it_by() -> None:
+    """A worker may call programs of the machine, which inherit its path: /usr/bin/python3 is 3.9 on many."""
+    as_in_3_9 = f"import runpy, sys; del sys.orig_argv; runpy.run_path({str(Path(SITE, 'sitecustomize.py'))!r})"
+    done = subprocess.run([sys.executable, "-I", "-c", as_in_3_9], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_an_empty_path_of_the_worker_puts_no_folder_in_front(tmp_path: Path) -> None:
     (tmp_path / "wrapt.py").write_text("raise SystemExit('the current folder came first')")
     script = "ray/_private/workers/default_worker.py"

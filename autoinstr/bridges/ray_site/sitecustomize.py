@@ -24,7 +24,7 @@ def _path_without_empty_end() -> None:
 
 def _is_for_us() -> bool:
     """Not for the agents that inherit a raylet's environment, nor for the step before a worker's true start."""
-    script = next((part for part in sys.orig_argv[1:] if part.endswith(".py")), "")
+    script = next((part for part in getattr(sys, "orig_argv", [])[1:] if part.endswith(".py")), "")
     folder, name = os.path.split(script)
     parts = folder.split(os.sep)
     return name == "default_worker.py" or "ray" not in parts or not {"_private", "dashboard", "autoscaler"} & {*parts}
