@@ -563,6 +563,7 @@ def async_grpo_train(
     timer.start("init/total")
     while True:
         trajectory_collector.check_health()
+        status = trajectory_collector.get_status()  # before the look: what comes in between is no end of the data
         # One step ahead as well, or training starves right after its first step.
         wanted = [step, step + 1] if step + 1 < grpo.max_num_steps else [step]
         if all(
@@ -570,7 +571,7 @@ def async_grpo_train(
             for target in wanted
         ):
             break
-        _raise_if_collection_is_over(trajectory_collector, step)
+        _raise_if_collection_is_over(status, step)
         time.sleep(_pace.seconds("poll"))
     timer.stop("init/total")
 
@@ -580,13 +581,14 @@ def async_grpo_train(
             early_stop_message = None
             with timer.time("total_step_time"):
                 with timer.time("exposed_generation"):
+                    status = trajectory_collector.get_status()
                     sample_result = replay_buffer.sample(
                         num_prompt_groups=num_prompts_per_step,
                         current_weight_version=weight_version,
                         max_age_steps=max_trajectory_age_steps,
                     )
                     if sample_result is None:
-                        _raise_if_collection_is_over(trajectory_collector, step)
+                        _raise_if_collection_is_over(status, step)
                         with timer.time("idle/buffer_starvation"):
                             # At least a moment even when phases take no time: this loop spins otherwise.
                             time.sleep(max(_pace.seconds("poll"), 0.001))
@@ -782,8 +784,7 @@ def async_grpo_train(
         policy.shutdown()
 
 
-def _raise_if_collection_is_over(trajectory_collector: Any, step: int) -> None:
-    status = trajectory_collector.get_status()
+def _raise_if_collection_is_over(status: dict[str, Any], step: int) -> None:
     if status["data_exhausted"] and not status["running"] and not status["inflight_workers"]:
         raise RuntimeError(f"the data ran out before step {step}: {status}")
 
