@@ -46,7 +46,7 @@ class JournalProcessor(SpanProcessor):
         self.log_endpoints: list[str] = []
         """The same of its exporters of logs."""
         self._run_id = run_id
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer or a signal's handler may come while this thread opens the file
         self._reset()
         os.register_at_fork(
             before=self._lock.acquire, after_in_parent=self._lock.release, after_in_child=self._in_child
@@ -56,6 +56,7 @@ class JournalProcessor(SpanProcessor):
     def _reset(self) -> None:
         self._file: int | None = None
         self._failed = False
+        self._opening = False
         self._ended = False
         self._torn = False
         self._identity: tuple[int, int] | None = None
@@ -202,24 +203,31 @@ class JournalProcessor(SpanProcessor):
 
     def _open(self, span: ReadableSpan) -> None:
         with self._lock:
-            if self._file is not None or self._failed:
+            if self._file is not None or self._failed or self._opening:
                 return
-            host, pid = socket.gethostname(), os.getpid()
-            self._brief = encoding.resource({"process.pid": pid, "nemo.run.id": self._run_id})
-            path = self.folder / f"{host}-{pid}-{self._started_ns:x}.jsonl"
+            self._opening = True
             try:
-                self.folder.mkdir(parents=True, exist_ok=True)
-                file = _open_high(path)
-                self._identity = identity_of(file)
-                # the first record before any other thread sees the file
-                self.path = path
-                self._put(file, self._introduction(span, host, pid))
-            except OSError as error:
-                self._failed = True
-                say(f"the journal {path} can't be written: {error.strerror or error}; this run keeps no journal")
-                return
-            self._told = span.resource
-            self._file = file
+                self._begin(span)
+            finally:
+                self._opening = False
+
+    def _begin(self, span: ReadableSpan) -> None:
+        host, pid = socket.gethostname(), os.getpid()
+        self._brief = encoding.resource({"process.pid": pid, "nemo.run.id": self._run_id})
+        path = self.folder / f"{host}-{pid}-{self._started_ns:x}.jsonl"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            file = _open_high(path)
+            self._identity = identity_of(file)
+            # the first record before any other thread sees the file
+            self.path = path
+            self._put(file, self._introduction(span, host, pid))
+        except OSError as error:
+            self._failed = True
+            say(f"the journal {path} can't be written: {error.strerror or error}; this run keeps no journal")
+            return
+        self._told = span.resource
+        self._file = file
 
     def _reopened(self) -> int:
         """The journal's file under a new descriptor; the old number is somebody else's now, and stays open."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -140,3 +141,26 @@ def test_every_record_of_a_journal_parses(journal: Any) -> None:
         pass
     kinds = [type(parse(line)).__name__ for line in processor.path.read_text().splitlines()]
     assert kinds == ["ExportLogsServiceRequest"] * 3 + ["ExportTraceServiceRequest"] * 2
+
+
+def test_a_span_that_interrupts_the_opening_of_the_file_does_not_wait_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal's handler or a finalizer that is traced, in the thread that opens: a start is lost, nothing hangs."""
+    provider = TracerProvider()
+    provider.add_span_processor(JournalProcessor(tmp_path, "run"))
+    tracer = provider.get_tracer("t")
+
+    def interrupted() -> str:
+        monkeypatch.undo()
+        tracer.start_span("handler")  # and is still open later
+        return "host"
+
+    monkeypatch.setattr("autoinstr.journal.writer.socket.gethostname", interrupted)
+    worker = threading.Thread(target=lambda: tracer.start_span("span").end(), daemon=True)
+    worker.start()
+    worker.join(30)
+    assert not worker.is_alive()
+    (file,) = (tmp_path / "run").iterdir()
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    assert len(records) == 3, "the process's start, and the span's start and end"
