@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +20,12 @@ if TYPE_CHECKING:
 
 SCOPE_NAME = "autoinstr"
 
+_here = threading.local()
+"""`waiting`, while this thread is inside the SDK's metrics, whose locks are not reentrant: a signal's handler or a
+finalizer that ends a span just then would wait for its own thread forever. What it records is recorded right after."""
+
 Record = Callable[["float | int", Mapping[str, Any] | None, "Context | None"], None]
+_Waiting = tuple[Record, float, Any, Any]
 
 
 def global_meter() -> Meter:
@@ -40,12 +47,16 @@ class Instruments:
         series that other code of this process reports itself, under this name or one of `series.also`.
         """
         found = self._made.get(series.name)
+        if found is None and getattr(_here, "waiting", None) is not None:
+            return functools.partial(self._once_made, series)
         if found is None:
-            provider = self._provider()
-            theirs = _reported_by_others(provider, {series.name, *series.also})
-            record = _nothing if theirs else _make(provider.get_meter(SCOPE_NAME, __version__), series)
-            # two threads may come here at once: the SDK gives both the same instrument
-            found = self._made.setdefault(series.name, (series.kind, series.unit, record))
+            waiting: list[_Waiting] = []
+            _here.waiting = waiting
+            try:
+                found = self._first(series)
+            finally:
+                _here.waiting = None
+            _catch_up(waiting)
         kind, unit, record = found
         if (kind, unit) != (series.kind, series.unit):
             say(
@@ -54,6 +65,22 @@ class Instruments:
             )
             return _nothing
         return record
+
+    def _first(self, series: SeriesEntry) -> tuple[str, str, Record]:
+        provider = self._provider()
+        theirs = _reported_by_others(provider, {series.name, *series.also})
+        record = _nothing if theirs else _uninterrupted(_make(provider.get_meter(SCOPE_NAME, __version__), series))
+        # two threads may come here at once: the SDK gives both the same instrument
+        return self._made.setdefault(series.name, (series.kind, series.unit, record))
+
+    def _once_made(
+        self, series: SeriesEntry, value: float, attributes: Mapping[str, Any] | None, context: Context | None
+    ) -> None:
+        waiting = getattr(_here, "waiting", None)
+        if waiting is None:
+            self.of(series)(value, attributes, context)
+        else:
+            waiting.append((functools.partial(self._once_made, series), value, attributes, context))
 
 
 def _reported_by_others(provider: Any, names: set[str]) -> bool:
@@ -68,6 +95,28 @@ def _reported_by_others(provider: Any, names: set[str]) -> bool:
         if any(getattr(instrument, "name", None) in names for instrument in list(instruments.values())):
             return True
     return False
+
+
+def _uninterrupted(record: Record) -> Record:
+    def once_free(value: float, attributes: Mapping[str, Any] | None = None, context: Context | None = None) -> None:
+        waiting = getattr(_here, "waiting", None)
+        if waiting is not None:
+            waiting.append((once_free, value, attributes, context))
+            return
+        _here.waiting = waiting = []
+        try:
+            record(value, attributes, context)
+        finally:
+            _here.waiting = None
+        if waiting:
+            _catch_up(waiting)
+
+    return once_free
+
+
+def _catch_up(waiting: list[_Waiting]) -> None:
+    for record, value, attributes, context in waiting:
+        record(value, attributes, context)
 
 
 def _make(meter: Meter, series: SeriesEntry) -> Record:

@@ -27,7 +27,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from autoinstr import notices
 from autoinstr.maps import loader
 from autoinstr.maps.catalog import Catalog
-from autoinstr.maps.metric_model import LoggerKey, layered_taps
+from autoinstr.maps.metric_model import LoggerKey, SeriesEntry, layered_taps
+from autoinstr.maps.model import Place
 from autoinstr.metrics import exporting, health, host_memory, readout, switch
 from autoinstr.metrics.bucket_time import BucketTime
 from autoinstr.metrics.instruments import Instruments
@@ -1001,3 +1002,45 @@ def test_the_page_lists_every_series_of_nemo_rl() -> None:
         assert f"`{measurement}` | `{window}` | {bucket} |" in next(
             text for text in page.splitlines() if text.startswith("|") and f"`{category}`" in text
         )
+
+
+def test_what_interrupts_a_recording_is_recorded_after_it() -> None:
+    """A signal's handler or a finalizer that ends a span: the SDK's locks would make it wait for its own thread."""
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    instruments = Instruments(lambda: provider)
+    in_time, of_handler = (
+        SeriesEntry(name, Place("m.yaml"), kind="counter", unit="s") for name in ("toy.time", "toy.handler")
+    )
+    lock = threading.Lock()
+    made = provider.get_meter
+
+    def interrupt(series: SeriesEntry) -> None:
+        with lock:
+            instruments.of(series)(1, {}, None)
+
+    class Interrupted(str):
+        """An attribute's value that is hashed inside the SDK, which has a lock then."""
+
+        def __hash__(self) -> int:
+            if not lock.locked():
+                interrupt(in_time)
+                interrupt(of_handler)
+            return hash(str(self))
+
+    def get_meter(*args: Any) -> Any:
+        provider.get_meter = made  # type: ignore[method-assign]
+        with provider._meter_lock:
+            interrupt(of_handler)
+        return made(*args)
+
+    provider.get_meter = get_meter  # type: ignore[method-assign]
+    record = instruments.of(in_time)
+    record(1, {"a": Interrupted("b")}, None)
+    data: Any = reader.get_metrics_data()
+    points = {
+        metric.name: sum(point.value for point in metric.data.data_points)
+        for metric in data.resource_metrics[0].scope_metrics[0].metrics
+    }
+    assert points["toy.time"] >= 2
+    assert points["toy.handler"] >= 2
