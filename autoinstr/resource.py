@@ -11,6 +11,7 @@ import json
 import os
 import socket
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,16 @@ _completions: dict[int, Any] = {}
 _newest: Any = None
 _of_the_run: dict[str, Any] = {}
 _told: str | None = None
+_learning = threading.RLock()
+"""Without it, of two threads that learn at once one would be forgotten."""
+
+
+def _in_child() -> None:
+    global _learning
+    _learning = threading.RLock()  # another thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 def to_hand_down() -> str | None:
@@ -117,31 +128,36 @@ def learn(found: Mapping[str, Any], provider: Any = None, *, of_the_run: bool = 
     What `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME` say stands. `of_the_run`: it goes on to the processes that
     are started, or called over Ray, inside a span.
     """
-    global _newest, _told
     try:
-        from opentelemetry import trace
-
-        provider = provider or trace.get_tracer_provider()
-        current = getattr(provider, "resource", None)
-        if current is None or not hasattr(provider, "_resource"):
-            return
-        theirs = _said_by_the_user()
-        new = {k: v for k, v in found.items() if k not in theirs and current.attributes.get(k) != v}
-        if not new:
-            return
-        if of_the_run:
-            # not into `os.environ`: a library's thread may be reading the environment right now
-            _of_the_run.update(new)
-            _told = json.dumps({**_handed_down(os.environ), **_of_the_run})
-        from opentelemetry.sdk.resources import Resource
-
-        merged = current.merge(Resource(new))
-        _earlier.append(current)
-        _completions.clear()
-        _newest = merged
-        spread(merged, provider)
+        with _learning:
+            _learn(found, provider, of_the_run)
     except Exception as error:
         say(f"the resource lacks {', '.join(found)}: {type(error).__name__}: {error}", once="learn")
+
+
+def _learn(found: Mapping[str, Any], provider: Any, of_the_run: bool) -> None:
+    global _newest, _told
+    from opentelemetry import trace
+
+    provider = provider or trace.get_tracer_provider()
+    current = getattr(provider, "resource", None)
+    if current is None or not hasattr(provider, "_resource"):
+        return
+    theirs = _said_by_the_user()
+    new = {k: v for k, v in found.items() if k not in theirs and current.attributes.get(k) != v}
+    if not new:
+        return
+    if of_the_run:
+        # not into `os.environ`: a library's thread may be reading the environment right now
+        _of_the_run.update(new)
+        _told = json.dumps({**_handed_down(os.environ), **_of_the_run})
+    from opentelemetry.sdk.resources import Resource
+
+    merged = current.merge(Resource(new))
+    _earlier.append(current)
+    _completions.clear()
+    _newest = merged
+    spread(merged, provider)
 
 
 def learn_service_name(provider: Any, name: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -244,6 +245,28 @@ def test_spans_made_later_have_it_and_earlier_ones_get_it_on_their_way_out() -> 
     for span in (before, was_open):
         resource.complete(span)
         assert of(span) == whole
+
+
+def test_what_several_threads_learn_at_once_is_all_there() -> None:
+    spans = TracerProvider()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+
+    def work(number: int) -> None:
+        for value in range(50):
+            resource.learn({f"thread.{number}": value}, spans, of_the_run=True)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    all_of_it = {f"thread.{number}": 49 for number in range(4)}
+    assert {k: v for k, v in spans.resource.attributes.items() if k.startswith("thread.")} == all_of_it
+    assert json.loads(resource.to_hand_down() or "") == all_of_it
 
 
 def test_a_second_training_does_not_rename_the_first_ones_spans() -> None:
