@@ -11,6 +11,7 @@ from typing import Any
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult, MetricsData
 
 from autoinstr import exporting
+from autoinstr.metrics.instruments import uninterrupted_collection
 from autoinstr.notices import describe, say
 
 _EXPORTER_LOGGERS = (
@@ -97,6 +98,8 @@ def guard(provider: Any, span_guards: Iterable[exporting.GuardedExporter]) -> li
         readers = getattr(getattr(provider, "_sdk_config", None), "metric_readers", ())
     guards: list[GuardedMetricExporter] = []
     for reader in readers:
+        if callable(getattr(reader, "_collect", None)):
+            reader._collect = uninterrupted_collection(reader._collect)
         exporter = getattr(reader, "_exporter", None)
         if isinstance(exporter, MetricExporter):
             address = exporting.address(str(getattr(exporter, "_endpoint", "")))

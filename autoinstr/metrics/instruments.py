@@ -114,6 +114,23 @@ def _uninterrupted(record: Record) -> Record:
     return once_free
 
 
+def uninterrupted_collection(collect: Callable[..., Any]) -> Callable[..., Any]:
+    """`collect` of a metric reader, in whose thread a finalizer may end a span as well."""
+
+    def collect_first(*args: Any, **kwargs: Any) -> Any:
+        if getattr(_here, "waiting", None) is not None:
+            return collect(*args, **kwargs)
+        waiting: list[_Waiting] = []
+        _here.waiting = waiting
+        try:
+            return collect(*args, **kwargs)
+        finally:
+            _here.waiting = None
+            _catch_up(waiting)
+
+    return collect_first
+
+
 def _catch_up(waiting: list[_Waiting]) -> None:
     for record, value, attributes, context in waiting:
         record(value, attributes, context)

@@ -1044,3 +1044,21 @@ def test_what_interrupts_a_recording_is_recorded_after_it() -> None:
     }
     assert points["toy.time"] >= 2
     assert points["toy.handler"] >= 2
+
+
+def test_what_interrupts_the_collection_of_metrics_is_recorded_after_it() -> None:
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    exporting.guard(provider, [])
+    instruments = Instruments(lambda: provider)
+    series = SeriesEntry("toy.time", Place("m.yaml"), kind="counter", unit="s")
+
+    def finalizer(options: Any) -> list[Any]:
+        instruments.of(series)(1, {}, None)
+        return []
+
+    provider.get_meter("toy").create_observable_gauge("toy.gauge", [finalizer])
+    assert reader.get_metrics_data() is None
+    data: Any = reader.get_metrics_data()
+    (metric,) = data.resource_metrics[0].scope_metrics[0].metrics
+    assert (metric.name, metric.data.data_points[0].value) == ("toy.time", 1)
