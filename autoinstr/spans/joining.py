@@ -159,7 +159,12 @@ def _share_ours(
 
 
 def _is_here(opened: Opened) -> bool:
-    """Whether a span of ours was opened in this thread and task: its token is good in no other."""
+    """Whether a span of ours was opened in this thread and task: its token is good in no other.
+
+    That of a coroutine or generator has none while its body runs, which may be anywhere.
+    """
+    if opened.token is None:
+        return True
     current = opening.get_current()
     if not opening.detach(opened.token):
         return False

@@ -199,6 +199,7 @@ class Opened:
     def leave(self) -> Context:
         """Make current again what was so before the span, which stays open. Returns the span's context."""
         detach(self.token)
+        self.token = None
         return self.context
 
 

@@ -351,3 +351,39 @@ def test_a_span_of_theirs_that_outlives_ours_ends_with_theirs_and_one_that_gives
     first, second = spans.spans
     assert second.end_time == (second.start_time or 0) + 1_000
     assert (first.end_time or 0) > (first.start_time or 0)
+
+
+DRIVEN = """
+import asyncio
+
+tracer = None
+
+def items():
+    yield 1
+    with tracer.start_as_current_span("toy.items"): yield 2
+
+async def wait():
+    await asyncio.sleep(0)
+    with tracer.start_as_current_span("toy.wait"): await asyncio.sleep(0)
+
+async def arrive():
+    yield 1
+    with tracer.start_as_current_span("toy.arrive"): yield 2
+
+async def main():
+    await asyncio.gather(wait(), wait())
+    return [item async for item in arrive()]
+"""
+
+
+def test_a_span_in_the_body_of_a_coroutine_or_generator_is_the_one_of_the_map(make: Make) -> None:
+    module = make(DRIVEN)
+    lines = "".join(
+        f"  toy.{name}: {{group: step, function: '{module.__name__}:{name}'}}\n" for name in ("items", "wait", "arrive")
+    )
+    with record(text=f"map: toy\npackage: {module.__name__}\nspans:\n{lines}", groups="all") as spans:
+        turn_on(module, spans)
+        assert list(module.items()) == [1, 2]
+        assert asyncio.run(module.main()) == [1, 2]
+    assert spans.tree() == "toy.items\ntoy.wait\ntoy.wait\ntoy.arrive"
+    assert set(scopes(spans).values()) == {"in_tree"}
