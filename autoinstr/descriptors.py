@@ -39,18 +39,24 @@ def identity_of(descriptor: int) -> Identity | None:
     return found.st_dev, found.st_ino
 
 
-def before_all_are_closed(act: Callable[[], None]) -> Callable[[], None]:
-    """Call `act` before `os.closerange` closes many. Returns what ends that."""
+def before_all_are_closed(act: Callable[[], Callable[[], None]]) -> Callable[[], None]:
+    """Call `act` before `os.closerange` closes many, and what it returns after. Returns what ends that."""
     original = os.closerange
 
     @functools.wraps(original)
     def closerange(fd_low: int, fd_high: int, /) -> None:
-        if fd_high - fd_low >= _MANY:
-            try:
-                act()
-            except Exception:  # all are closed all the same
-                pass
-        original(fd_low, fd_high)
+        if fd_high - fd_low < _MANY:
+            return original(fd_low, fd_high)
+        after = None
+        try:
+            after = act()
+        except Exception:  # all are closed all the same
+            pass
+        try:
+            original(fd_low, fd_high)
+        finally:
+            if after is not None:
+                after()
 
     os.closerange = closerange
 

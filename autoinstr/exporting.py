@@ -108,7 +108,8 @@ class GuardedExporter(SpanExporter):
         last_words()
         why = ""
         try:
-            result = self._exporter.export(spans)
+            with AT_WORK:
+                result = self._exporter.export(spans)
         except Exception as error:
             result, why = SpanExportResult.FAILURE, describe(error)
         finally:
@@ -195,6 +196,47 @@ class _CountedDrops:
 def address(endpoint: str) -> str:
     """Host and port of an endpoint."""
     return endpoint.partition("//")[2].partition("/")[0] or endpoint
+
+
+class Exports:
+    """The exports that are at work in this process, which can be held up for a moment. `with` is one export."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._count = 0
+        self._held = False
+        os.register_at_fork(after_in_child=self._in_child)
+
+    def _in_child(self) -> None:
+        self._changed = threading.Condition()
+        self._count = 0
+        self._held = False
+
+    def __enter__(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._held, _HELD_SECONDS)
+            self._count += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._count = max(0, self._count - 1)
+            self._changed.notify_all()
+
+    def hold(self) -> None:
+        """No export begins until `release`; those at work come to their end, unless they take too long."""
+        with self._changed:
+            self._held = True
+            self._changed.wait_for(lambda: not self._count, _HELD_SECONDS)
+
+    def release(self) -> None:
+        """Exports go on."""
+        with self._changed:
+            self._held = False
+            self._changed.notify_all()
+
+
+_HELD_SECONDS = 2.0
+AT_WORK = Exports()
 
 
 def let_go_of_descriptors(guards: Iterable[Any]) -> None:

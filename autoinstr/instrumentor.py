@@ -199,14 +199,20 @@ class AutoinstrInstrumentor(BaseInstrumentor):  # type: ignore[misc,unused-ignor
             self._termination = termination = Termination(at_sigterm, EXIT_SECONDS + 1)
             termination.install()
 
-            def let_go() -> None:
+            def let_go() -> Callable[[], None]:
                 from autoinstr import exporting
 
                 metrics = self._activation.metrics if self._activation is not None else None
                 termination.let_go()
-                exporting.let_go_of_descriptors(
-                    [*guards, *log_guards, *(metrics.guards if metrics is not None else ())]
-                )
+                exporting.AT_WORK.hold()  # a connection in use can't be given up
+                try:
+                    exporting.let_go_of_descriptors(
+                        [*guards, *log_guards, *(metrics.guards if metrics is not None else ())]
+                    )
+                except BaseException:
+                    exporting.AT_WORK.release()
+                    raise
+                return exporting.AT_WORK.release
 
             self._forget_closing = before_all_are_closed(let_go)
 

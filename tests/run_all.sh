@@ -40,11 +40,11 @@ echo "== lint and types"
 note "lint and types: passed"
 [ -z "${LINT_ONLY:-}" ] || exit 0
 
-# $1 environment, then what to run. Two processes: most tests wait for processes of their own.
+# $1 environment, then what to run. Three processes on two cores: most tests wait for processes of their own.
 tests() {
     environment=$1
     shift
-    "$environment/bin/python" -m pytest -n 2 --dist loadfile "$@"
+    "$environment/bin/python" -m pytest -n 3 --dist loadfile "$@"
 }
 
 echo "== tests: Python $main_version, newest dependencies"

@@ -54,7 +54,8 @@ class GuardedMetricExporter(MetricExporter):
         exporting.last_words()
         why = ""
         try:
-            result = self._exporter.export(metrics_data, timeout_millis=timeout_millis, **kwargs)
+            with exporting.AT_WORK:
+                result = self._exporter.export(metrics_data, timeout_millis=timeout_millis, **kwargs)
         except Exception as error:
             result, why = MetricExportResult.FAILURE, describe(error)
         why = why or exporting.last_words()
