@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
@@ -13,8 +12,8 @@ from autoinstr.metrics.instruments import Instruments
 from autoinstr.metrics.taps import Tap
 from autoinstr.notices import describe, say
 from autoinstr.patch import arguments, compiling, functions, targets
-from autoinstr.patch.importing import when_imported
 from autoinstr.patch.ledger import APPLIED, MISSING, REFUSED, Installed, Ledger, Record, carries
+from autoinstr.patch.waiting import Waiting
 
 
 class _Claim:
@@ -35,42 +34,24 @@ class Tapper:
         self._ledger = ledger
         self._instruments = instruments or Instruments()
         self._say = on_missing or say
-        self._claims: dict[str, list[_Claim]] = {}
-        self._cancel: list[Callable[[], None]] = []
-        self._lock = threading.Lock()
+        self._waiting: Waiting[_Claim] = Waiting(self.tap_module)
 
     def add(self, taps: Iterable[MetricTap]) -> None:
         """Take up taps, which wait for their modules."""
-        new: dict[str, None] = {}
-        with self._lock:
-            for entry in taps:
-                claim = _Claim(entry)
-                self._ledger.records.append(claim.record)
-                self._claims.setdefault(entry.target.module, []).append(claim)
-                new[entry.target.module] = None
-        for module in new:
-            cancel = when_imported(module, lambda loaded, name=module: self.tap_module(loaded, name))  # type: ignore[misc]
-            with self._lock:
-                self._cancel.append(cancel)
+        claims = [_Claim(entry) for entry in taps]
+        self._ledger.records += [claim.record for claim in claims]
+        self._waiting.add((claim.entry.target.module, claim) for claim in claims)
 
     def stop(self) -> None:
         """Tap nothing from now on, and take nothing from what is tapped."""
-        with self._lock:
-            cancel, self._cancel = self._cancel, []
-            claims = [claim for listed in self._claims.values() for claim in listed]
-            self._claims.clear()
-        for stop in cancel:
-            stop()
-        for claim in claims:
+        for claim in self._waiting.stop():
             for tap in claim.taps:
                 tap.off = True
 
     def tap_module(self, module: Any, name: str) -> None:
         """Tap what waits for `module`, which stands in `sys.modules` under `name`; again after a reload."""
-        with self._lock:
-            claims = list(self._claims.get(name, ()))
         by_function: dict[str, list[_Claim]] = {}
-        for claim in claims:
+        for claim in self._waiting.on(name):
             by_function.setdefault(claim.entry.target.qualname, []).append(claim)
         for qualname, those in by_function.items():
             try:

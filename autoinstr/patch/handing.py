@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import os
-import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
@@ -20,9 +19,9 @@ from autoinstr.maps.values import MISSING, argument_getter, parameters_of
 from autoinstr.maps.words import did_you_mean
 from autoinstr.notices import describe, say
 from autoinstr.patch import compiling, functions, targets
-from autoinstr.patch.importing import when_imported
 from autoinstr.patch.ledger import APPLIED, REFUSED, Installed, Ledger, Record, carries
 from autoinstr.patch.ledger import MISSING as NOT_THERE
+from autoinstr.patch.waiting import Waiting
 from autoinstr.spans.opening import is_open
 
 Args = tuple[Any, ...]
@@ -65,43 +64,27 @@ class ArgumentPatcher:
     def __init__(self, ledger: Ledger, on_missing: Callable[[str], None] | None = None) -> None:
         self._ledger = ledger
         self._say = on_missing or say
-        self._claims: dict[str, list[_Claim]] = {}
-        self._cancel: list[Callable[[], None]] = []
-        self._lock = threading.Lock()
+        self._waiting: Waiting[_Claim] = Waiting(self.patch_module)
 
     def add(self, entries: Iterable[ArgumentsEntry], selects: Callable[[str], bool], switches: Collection[str]) -> None:
         """Take up those entries whose group is selected or whose switch is on."""
-        new: dict[str, None] = {}
-        with self._lock:
-            for entry in entries:
-                if not (selects(entry.group) if entry.group is not None else entry.switch in switches):
-                    continue
-                claim = _Claim(entry)
-                self._ledger.records.append(claim.record)
-                self._claims.setdefault(entry.target.module, []).append(claim)
-                new[entry.target.module] = None
-        for module in new:
-            cancel = when_imported(module, lambda loaded, name=module: self.patch_module(loaded, name))  # type: ignore[misc]
-            with self._lock:
-                self._cancel.append(cancel)
+        claims = [
+            _Claim(entry)
+            for entry in entries
+            if (selects(entry.group) if entry.group is not None else entry.switch in switches)
+        ]
+        self._ledger.records += [claim.record for claim in claims]
+        self._waiting.add((claim.entry.target.module, claim) for claim in claims)
 
     def stop(self) -> None:
         """Patch nothing from now on, and give nothing to what is patched."""
-        with self._lock:
-            cancel, self._cancel = self._cancel, []
-            claims = [claim for listed in self._claims.values() for claim in listed]
-            self._claims.clear()
-        for stop in cancel:
-            stop()
-        for claim in claims:
+        for claim in self._waiting.stop():
             for giver in claim.givers:
                 giver.off = True
 
     def patch_module(self, module: Any, name: str) -> None:
         """Patch what waits for `module`, which stands in `sys.modules` under `name`; again after a reload."""
-        with self._lock:
-            claims = list(self._claims.get(name, ()))
-        for claim in claims:
+        for claim in self._waiting.on(name):
             try:
                 place = targets.find(module, claim.entry.target.qualname, name)
                 raw = targets.underlying(place.raw)
