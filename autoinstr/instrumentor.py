@@ -157,10 +157,12 @@ class AutoinstrInstrumentor(BaseInstrumentor):  # type: ignore[misc,unused-ignor
         if settings.hang_after is not None:
             _watch_for_hangs(provider, journal, self._logs, settings.hang_after)
 
-        def send_all() -> None:
+        def every_guard() -> list[Any]:
             metrics = self._activation.metrics if self._activation is not None else None
-            everything = [*guards, *log_guards, *(metrics.guards if metrics is not None else ())]
-            if everything:
+            return [*guards, *log_guards, *(metrics.guards if metrics is not None else ())]
+
+        def send_all() -> None:
+            if everything := every_guard():
                 from autoinstr import exporting
 
                 exporting.finish(provider, everything)
@@ -202,13 +204,10 @@ class AutoinstrInstrumentor(BaseInstrumentor):  # type: ignore[misc,unused-ignor
             def let_go() -> Callable[[], None]:
                 from autoinstr import exporting
 
-                metrics = self._activation.metrics if self._activation is not None else None
                 termination.let_go()
                 exporting.AT_WORK.hold()  # a connection in use can't be given up
                 try:
-                    exporting.let_go_of_descriptors(
-                        [*guards, *log_guards, *(metrics.guards if metrics is not None else ())]
-                    )
+                    exporting.let_go_of_descriptors(every_guard())
                 except BaseException:
                     exporting.AT_WORK.release()
                     raise
