@@ -122,7 +122,8 @@ case $torch_from in
 file:*)
     if trl_env; then
         echo "== tests: torch.compile and TRL, Python $(version_of "$torch_python")"
-        .venv-trl/bin/python -m pytest tests/unit/test_torch_compile.py tests/real/test_trl.py
+        .venv-trl/bin/python -m pytest tests/unit/test_torch_compile.py tests/real/test_trl.py \
+            tests/test_processes.py::test_torchrun_with_gloo_and_a_data_loader
         note "torch.compile, TRL $(.venv-trl/bin/python -c 'from importlib.metadata import version as v; print(v("trl"))'), \
 Python $(version_of "$torch_python"): passed"
     else
