@@ -120,15 +120,19 @@ class AsyncTrajectoryCollector:
         repeated_batch = batch.repeat_interleave(num_generations)
 
         def run() -> None:
-            asyncio.run(
-                self._run_rollout_batch_worker(
-                    repeated_batch=repeated_batch,
-                    generation_weight_version=generation_weight_version,
-                    target_weight_version=target_weight_version,
-                    num_generations=num_generations,
-                    use_nemo_gym=False,
+            try:
+                asyncio.run(
+                    self._run_rollout_batch_worker(
+                        repeated_batch=repeated_batch,
+                        generation_weight_version=generation_weight_version,
+                        target_weight_version=target_weight_version,
+                        num_generations=num_generations,
+                        use_nemo_gym=False,
+                    )
                 )
-            )
+            finally:  # only here: who waits for what is pending waits for the thread's very end
+                with self._lock:
+                    self._inflight_threads.discard(worker)
 
         worker = threading.Thread(target=run, daemon=True)
         with self._lock:
@@ -164,7 +168,6 @@ class AsyncTrajectoryCollector:
         finally:
             with self._lock:
                 self._generating_targets.discard(target_weight_version)
-                self._inflight_threads.discard(threading.current_thread())
 
     async def _add(self, trajectory: dict[str, Any], weight_version: int, target_weight_version: int) -> None:
         started = time.perf_counter()
@@ -249,5 +252,5 @@ class AsyncTrajectoryCollector:
         self.running = False
         self._set_events()
         if self.collection_thread is not None:
-            self.collection_thread.join(timeout=5)
+            self.collection_thread.join(timeout=60)
         self.wait_for_pending_generations()
