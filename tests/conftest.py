@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from autoinstr import notices
+
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+
+@pytest.fixture(autouse=True)
+def every_notice_anew() -> None:
+    """What an earlier test has made autoinstr say, it says again."""
+    notices.forget()
 
 
 @pytest.fixture(autouse=True)

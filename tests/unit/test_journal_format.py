@@ -144,11 +144,12 @@ def test_every_record_of_a_journal_parses(journal: Any) -> None:
 
 
 def test_a_span_that_interrupts_the_opening_of_the_file_does_not_wait_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A signal's handler or a finalizer that is traced, in the thread that opens: a start is lost, nothing hangs."""
-    provider = TracerProvider()
-    provider.add_span_processor(JournalProcessor(tmp_path, "run"))
+    provider = TracerProvider(shutdown_on_exit=False)
+    processor = JournalProcessor(tmp_path, "run")
+    provider.add_span_processor(processor)
     tracer = provider.get_tracer("t")
 
     def interrupted() -> str:
@@ -159,8 +160,10 @@ def test_a_span_that_interrupts_the_opening_of_the_file_does_not_wait_for_it(
     monkeypatch.setattr("autoinstr.journal.writer.socket.gethostname", interrupted)
     worker = threading.Thread(target=lambda: tracer.start_span("span").end(), daemon=True)
     worker.start()
-    worker.join(30)
+    worker.join(60)
     assert not worker.is_alive()
     (file,) = (tmp_path / "run").iterdir()
     records = [json.loads(line) for line in file.read_text().splitlines()]
     assert len(records) == 3, "the process's start, and the span's start and end"
+    processor.end_process()  # else this process says it of the test, as it ends
+    assert capsys.readouterr().err == f"autoinstr: the journal {file} lacks 1 records that could not be written\n"

@@ -16,7 +16,6 @@ from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY
 from opentelemetry.sdk._logs import LoggerProvider, LogRecordProcessor
 from opentelemetry.sdk.trace import TracerProvider
 
-from autoinstr import notices
 from autoinstr.logs.bridge import LogBridge, otel_handler
 
 
@@ -243,7 +242,6 @@ def test_a_processor_that_raises_is_said_once(logger: logging.Logger, capsys: py
         def on_emit(self, log_record: Any) -> None:
             raise ValueError("full")
 
-    notices.forget()
     provider = LoggerProvider(shutdown_on_exit=False)
     provider.add_log_record_processor(Raising())
     bridge = LogBridge(provider)
@@ -338,7 +336,6 @@ def test_without_any_handler_of_opentelemetrys_it_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("autoinstr.logs.bridge.otel_handler", lambda provider: None)
-    notices.forget()
     before = logging.Logger.callHandlers
     LogBridge(object()).install()
     assert logging.Logger.callHandlers is before

@@ -24,7 +24,6 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 
-from autoinstr import notices
 from autoinstr.maps import loader
 from autoinstr.maps.catalog import Catalog
 from autoinstr.maps.metric_model import LoggerKey, SeriesEntry, layered_taps
@@ -62,11 +61,6 @@ metrics:
     only_when: {args.prefix: [train, ""]}
     series:
 """
-
-
-@pytest.fixture(autouse=True)
-def _say_everything_again() -> None:
-    notices.forget()
 
 
 def toy_map(module: types.ModuleType, *series: str) -> str:
@@ -1006,8 +1000,7 @@ def test_the_page_lists_every_series_of_nemo_rl() -> None:
 
 def test_what_interrupts_a_recording_is_recorded_after_it() -> None:
     """A signal's handler or a finalizer that ends a span: the SDK's locks would make it wait for its own thread."""
-    reader = InMemoryMetricReader()
-    provider = MeterProvider([reader])
+    reader, provider = meters()
     instruments = Instruments(lambda: provider)
     in_time, of_handler = (
         SeriesEntry(name, Place("m.yaml"), kind="counter", unit="s") for name in ("toy.time", "toy.handler")
@@ -1047,8 +1040,7 @@ def test_what_interrupts_a_recording_is_recorded_after_it() -> None:
 
 
 def test_what_interrupts_the_collection_of_metrics_is_recorded_after_it() -> None:
-    reader = InMemoryMetricReader()
-    provider = MeterProvider([reader])
+    reader, provider = meters()
     exporting.guard(provider, [])
     instruments = Instruments(lambda: provider)
     series = SeriesEntry("toy.time", Place("m.yaml"), kind="counter", unit="s")
