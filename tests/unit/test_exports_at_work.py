@@ -3,32 +3,52 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 
 from autoinstr.exporting import Exports
 
 
-def test_hold_waits_for_what_is_at_work_and_keeps_the_next_one_out() -> None:
-    exports, events = Exports(), []
-    begun, may_end = threading.Event(), threading.Event()
+class Seen(threading.Condition):
+    """Calls `on_wait` when a thread is about to wait, with everything that it has changed still locked."""
+
+    def __init__(self, on_wait: Callable[[], None]) -> None:
+        super().__init__()
+        self._on_wait = on_wait
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._on_wait()
+        return super().wait(timeout)
+
+
+def test_hold_waits_for_what_is_at_work_and_keeps_the_next_one_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autoinstr.exporting._HELD_SECONDS", 600.0)
+    exports: Any = Exports()
+    events: list[str] = []
+    begun, first_may_end, second_waits = threading.Event(), threading.Event(), threading.Event()
 
     def first() -> None:
         with exports:
             begun.set()
-            may_end.wait()
+            first_may_end.wait()
             events.append("first ends")
 
     def second() -> None:
         with exports:
             events.append("second begins")
 
-    one, two = threading.Thread(target=first), threading.Thread(target=second)
+    one, two = threading.Thread(target=first, daemon=True), threading.Thread(target=second, daemon=True)
     one.start()
     begun.wait()
-    threading.Timer(0.05, may_end.set).start()
+    exports._changed = Seen(first_may_end.set)
     exports.hold()
     events.append("held")
+    first_may_end.set()
+    exports._changed = Seen(second_waits.set)
     two.start()
-    two.join(0.05)
+    assert second_waits.wait(60)
     events.append("released")
     exports.release()
     one.join()
@@ -36,7 +56,8 @@ def test_hold_waits_for_what_is_at_work_and_keeps_the_next_one_out() -> None:
     assert events == ["first ends", "held", "released", "second begins"]
 
 
-def test_an_export_that_closes_descriptors_itself_does_not_wait_for_ever() -> None:
+def test_an_export_that_closes_descriptors_itself_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autoinstr.exporting._HELD_SECONDS", 0.01)
     exports = Exports()
     with exports:
         exports.hold()

@@ -93,12 +93,15 @@ def test_the_module_that_starts_us_is_patched_when_its_import_is_over(write: Wri
     assert work.spans.notices == []
 
 
-def test_an_import_that_fails_half_way_is_patched_when_it_is_tried_again(write: Write) -> None:
+def test_an_import_that_fails_half_way_is_patched_when_it_is_tried_again(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "_toy_tried", False, raising=False)
     write(
         toy__work=F + "import toy_broken\n",
         toy_broken=f"""
 import sys
-if not hasattr(sys, "_toy_tried"):
+if not sys._toy_tried:
     sys._toy_tried = True
     from autoinstr.testing import record
     sys._toy_manager = record(text={MAP!r})
@@ -336,11 +339,11 @@ def test_threads_that_import_at_the_same_time(write: Write) -> None:
             failed.append(error)
 
     with record(text=maps) as spans:
-        threads = [threading.Thread(target=use, args=(i,)) for i in range(count)]
+        threads = [threading.Thread(target=use, args=(i,), daemon=True) for i in range(count)]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(20)
+            thread.join(60)
         assert not any(thread.is_alive() for thread in threads)
     assert failed == []
     assert sorted(span.name for span in spans.spans) == sorted(2 * [f"toy.f{i}" for i in range(count)])
@@ -349,25 +352,27 @@ def test_threads_that_import_at_the_same_time(write: Write) -> None:
 def test_a_lazy_target_and_a_second_thread_do_not_wait_for_each_other(tmp_path: Path) -> None:
     """One thread patches `toy`, and so imports `slow`, which another thread is importing, to be patched too."""
     lazy = """
-        import sys, time
+        import events
         def __getattr__(name):
             if name != "f":
                 raise AttributeError(name)
-            while "slow" not in sys.modules:
-                time.sleep(0.001)
+            events.toy_is_asked.set()
+            events.slow_has_begun.wait()
             from slow import f
             return f
         """
+    names = ("toy_is_asked", "slow_has_begun")
+    (tmp_path / "events.py").write_text("import threading\n" + "".join(f"{n} = threading.Event()\n" for n in names))
     (tmp_path / "toy.py").write_text(textwrap.dedent(lazy))
-    (tmp_path / "slow.py").write_text("import time\ntime.sleep(0.2)\n" + F)
+    (tmp_path / "slow.py").write_text("import events\nevents.slow_has_begun.set()\n" + F)
     maps = spans_map("toy.f: {function: toy:f}", "toy.slow: {function: slow:f}")
     script = f"""
-import os, sys, threading, time
+import os, sys, threading
 from autoinstr.testing import record
 sys.path.insert(0, {str(tmp_path)!r})
+import events
 def other():
-    while "toy" not in sys.modules:
-        time.sleep(0.001)
+    events.toy_is_asked.wait()
     import slow
 def main():
     import toy
@@ -377,12 +382,12 @@ threads = [threading.Thread(target=f, daemon=True) for f in (other, main)]
 for thread in threads:
     thread.start()
 for thread in threads:
-    thread.join(3)
+    thread.join(40)
 print("stuck" if any(t.is_alive() for t in threads) else "done", sorted(r.state for r in spans.ledger.records))
 sys.stdout.flush()
 os._exit(0)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=180)
     assert done.stdout.strip() == "done ['applied', 'applied']", done.stdout + done.stderr
 
 

@@ -433,7 +433,7 @@ def test_cancelling_a_task(module: Any) -> None:
 
 
 async def _wait(module: Any) -> None:
-    await asyncio.sleep(1)
+    await asyncio.Event().wait()
 
 
 @pytest.mark.parametrize("value", [None, 1, (1, 2), StopIteration("x"), ValueError("returned")], ids=repr)
@@ -509,9 +509,10 @@ def test_the_loop_closes_an_async_generator_once(module: Any) -> None:
             kept.append(g)
         g = module.anumbers()
         await g.__anext__()
-        del g  # this one is closed by its finalizer
+        del g  # this one is closed by its finalizer, in a task of its own
         gc.collect()
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
+        await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
         assert module.log == ["over"]
 
     with record(text=_map(module)) as spans:
