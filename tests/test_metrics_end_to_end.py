@@ -210,6 +210,69 @@ def test_one_of_a_nodes_processes_tells_its_memory(tmp_path: Path) -> None:
         assert told.count(told[0]) == len(told)
 
 
+FORKS = """
+import os, sys, threading
+sys.path.insert(0, sys.argv[1])
+from nemo_rl.utils.logger import Logger
+from opentelemetry import metrics
+logger = Logger({"log_dir": "logs"})
+provider = metrics.get_meter_provider()
+consumer = provider._measurement_consumer
+((reader, storage),) = consumer._reader_storages.items()
+
+def in_child(what):
+    pid = os.fork()
+    if not pid:
+        what()
+        provider.force_flush()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+
+logger.log_metrics({"reward": 0.5, "vllm/prompt_tokens": 100}, 1, prefix="train")
+in_child(lambda: None)
+logger.log_metrics({"reward": 0.75, "vllm/prompt_tokens": 100}, 2, prefix="train")
+in_child(lambda: logger.log_metrics({"vllm/prompt_tokens": 7}, 2, prefix="train"))
+# another thread collects and sends in the moment of the fork
+held = [reader._export_lock, consumer._lock, storage._lock]
+has, done = threading.Event(), threading.Event()
+
+def collect():
+    for lock in held:
+        lock.acquire()
+    has.set()
+    done.wait()
+    for lock in reversed(held):
+        lock.release()
+
+thread = threading.Thread(target=collect)
+thread.start()
+has.wait()
+in_child(lambda: logger.log_metrics({"vllm/prompt_tokens": 5}, 2, prefix="train"))
+done.set()
+thread.join()
+"""
+
+
+@pytest.mark.parametrize("temporality", ["cumulative", "delta"])
+def test_a_forked_child_sends_only_what_it_has_counted_itself(tmp_path: Path, temporality: str) -> None:
+    script = tmp_path / "forks.py"
+    script.write_text(FORKS)
+    with Receiver() as receiver:
+        done = run(
+            script, FAKE, cwd=tmp_path, OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE=temporality,
+            OTEL_METRICS_EXPORTER="otlp", OTEL_TRACES_EXPORTER="none", **send_to(receiver, "grpc"),
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert our_lines(done) == []
+        told: dict[str, list[float]] = {"rl.vllm.prompt_tokens": [], "rl.reward.mean": []}
+        for request in receiver.metric_requests:
+            for metric in request.resource_metrics[0].scope_metrics[0].metrics:
+                if metric.name in told:
+                    (point,) = getattr(metric, metric.WhichOneof("data")).data_points
+                    told[metric.name].append(getattr(point, point.WhichOneof("value")))
+        assert told == {"rl.vllm.prompt_tokens": [7, 5, 200], "rl.reward.mean": [0.75]}
+
+
 UNTOUCHED = """
 import sys, threading
 sys.path.insert(0, sys.argv[1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -108,6 +109,30 @@ def guard(provider: Any, span_guards: Iterable[exporting.GuardedExporter]) -> li
             reader._exporter = guarded
             guards.append(guarded)
     return guards
+
+
+def count_own_only(provider: Any) -> None:
+    """Let a forked child begin at nothing: what its parent has counted, and its gauges, are the parent's to tell.
+
+    The SDK hands them down, and each child would send them again as its own, as long as it lives. Locks that another
+    thread of the parent held in that moment would never be free in the child.
+    """
+
+    def in_child() -> None:
+        try:
+            consumer = provider._measurement_consumer
+            consumer._lock = threading.Lock()
+            for reader, storage in consumer._reader_storages.items():
+                storage._lock = threading.RLock()
+                storage._instrument_view_instrument_matches = {}
+                if hasattr(reader, "_export_lock"):
+                    reader._export_lock = threading.Lock()
+            for meter in provider._meters.values():
+                meter._instrument_registration_lock = threading.Lock()
+        except Exception:  # a child must come to life, whatever its SDK looks like
+            pass
+
+    os.register_at_fork(after_in_child=in_child)
 
 
 def leave_random_alone() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,11 @@ class SpanCounts(SpanProcessor):
     def __init__(self) -> None:
         self.started = 0
         self.ended = 0
+        self._lock = threading.Lock()
+        os.register_at_fork(after_in_child=self._in_child)
+
+    def _in_child(self) -> None:
+        self.started = self.ended = 0
         self._lock = threading.Lock()
 
     def on_start(self, span: Any, parent_context: Context | None = None) -> None:
