@@ -15,6 +15,7 @@ from typing import Any
 
 from opentelemetry.context import Context
 
+from autoinstr.patch.importlib_bootstrap import uncounted
 from autoinstr.spans.opening import attach, carries_into_threads, detach, get_current
 
 _lock = threading.Lock()
@@ -70,11 +71,13 @@ def remove() -> None:
         _originals = _installed = None
 
 
+@uncounted
 def _run_once(thread: threading.Thread, run: Callable[[], Any], context: Context) -> None:
     del thread.run  # the class's own again: a thread object is left as it came
     _in_context(context, run)
 
 
+@uncounted
 def _in_context(context: Context, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     token = attach(context)
     try:

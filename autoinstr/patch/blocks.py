@@ -18,6 +18,7 @@ from autoinstr.patch.binding import Binding, plain_label
 from autoinstr.patch.callers import calling_frame, is_inside
 from autoinstr.patch.delegates import Delegate, stand_in
 from autoinstr.patch.functions import dress
+from autoinstr.patch.importlib_bootstrap import uncounted
 from autoinstr.patch.targets import TargetRefused
 from autoinstr.spans.opening import Opened, SpanPlan, close, innermost
 
@@ -187,6 +188,7 @@ def _left_by(value: Any, swallowed: Any) -> BaseException | None:
 class _TracedGenerator(contextlib._GeneratorContextManager):  # type: ignore[type-arg]
     _autoinstr_entered: Entered
 
+    @uncounted
     def __enter__(self) -> Any:
         entered = self._autoinstr_entered
         entered.open()
@@ -196,6 +198,7 @@ class _TracedGenerator(contextlib._GeneratorContextManager):  # type: ignore[typ
             entered.close(exception)
             raise
 
+    @uncounted
     def __exit__(self, typ: Any, value: Any, traceback: Any) -> bool | None:
         entered = self._autoinstr_entered
         try:
@@ -216,6 +219,7 @@ class _TracedGenerator(contextlib._GeneratorContextManager):  # type: ignore[typ
 class _TracedAsyncGenerator(contextlib._AsyncGeneratorContextManager):  # type: ignore[type-arg]
     _autoinstr_entered: Entered
 
+    @uncounted
     async def __aenter__(self) -> Any:
         entered = self._autoinstr_entered
         entered.open()
@@ -225,6 +229,7 @@ class _TracedAsyncGenerator(contextlib._AsyncGeneratorContextManager):  # type: 
             entered.close(exception)
             raise
 
+    @uncounted
     async def __aexit__(self, typ: Any, value: Any, traceback: Any) -> bool | None:
         entered = self._autoinstr_entered
         try:
@@ -252,6 +257,7 @@ for _traced_class, _original_class in (
     _traced_class.__doc__ = _original_class.__doc__
 
 
+@uncounted
 def _enter(self: Any) -> Any:
     entered, manager = self._autoinstr_state, self._autoinstr_object
     entered.open()
@@ -262,6 +268,7 @@ def _enter(self: Any) -> Any:
         raise
 
 
+@uncounted
 def _exit(self: Any, typ: Any, value: Any, traceback: Any) -> Any:
     entered, manager = self._autoinstr_state, self._autoinstr_object
     try:
@@ -274,6 +281,7 @@ def _exit(self: Any, typ: Any, value: Any, traceback: Any) -> Any:
     return swallowed
 
 
+@uncounted
 async def _aenter(self: Any) -> Any:
     entered, manager = self._autoinstr_state, self._autoinstr_object
     entered.open()
@@ -284,6 +292,7 @@ async def _aenter(self: Any) -> Any:
         raise
 
 
+@uncounted
 async def _aexit(self: Any, typ: Any, value: Any, traceback: Any) -> Any:
     entered, manager = self._autoinstr_state, self._autoinstr_object
     try:
@@ -296,6 +305,7 @@ async def _aexit(self: Any, typ: Any, value: Any, traceback: Any) -> Any:
     return swallowed
 
 
+@uncounted
 def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
     call = type(self._autoinstr_object).__call__
     if call in (contextlib.ContextDecorator.__call__, contextlib.AsyncContextDecorator.__call__):

@@ -4,8 +4,10 @@ Wrappers are plain functions made by `functools.wraps`, not proxies: they pickle
 `method.__func__`, and show the original's signature. A coroutine or generator is driven step by step, with
 its span current only while a step runs: suspended, it leaves nothing behind in its caller.
 
-One thing stays different, and can't be helped: a coroutine or generator function must be one for `inspect`,
-so its wrapper runs nothing before the first step. Wrong arguments raise their TypeError there, not at the call.
+Two things stay different, and can't be helped. A coroutine or generator function must be one for `inspect`, so its
+wrapper runs nothing before the first step: wrong arguments raise their TypeError there, not at the call. And a wrapper
+has a frame: `sys._getframe(1)` in the function is the wrapper's. Warnings and log records pass over it
+(importlib_bootstrap/).
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from autoinstr.notices import describe, say
 from autoinstr.patch import compiling
 from autoinstr.patch.binding import Binding
 from autoinstr.patch.callers import calling_frame, is_inside
+from autoinstr.patch.importlib_bootstrap import uncounted, uncounted_code
 from autoinstr.spans.opening import Opened, SpanPlan, attach, close, detach, get_current
 
 _ours: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -160,11 +163,10 @@ def dress(wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable
     # `inspect.getfullargspec` does not follow `__wrapped__`, and some libraries decide by it
     while _is_stand_in(original):
         original = original.__wrapped__  # type: ignore[attr-defined]
+    code = uncounted_code(wrapper.__code__)
     names = _decorator_parameters(original)
-    if names is not None:
-        code = wrapper.__code__
-        wrapper.__code__ = code.replace(co_varnames=names + code.co_varnames[2:])
-    else:
+    wrapper.__code__ = code if names is None else code.replace(co_varnames=names + code.co_varnames[2:])
+    if names is None:
         try:
             wrapper.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
         except Exception:  # none to be had, or annotations that can't be evaluated yet
@@ -257,6 +259,7 @@ def _decorated(function: Callable[..., Any], enter: Enter, at_end: AtEnd | None)
     return wrapper
 
 
+@uncounted
 def _coroutine(
     function: Callable[..., Any], enter: Enter, at_end: AtEnd | None, after: Beside | None = None
 ) -> Callable[..., Any]:
@@ -302,6 +305,7 @@ class _Steps:
     def __iter__(self) -> _Steps:
         return self
 
+    @uncounted
     def __next__(self) -> Any:
         token = attach(self.context)
         try:
@@ -309,15 +313,19 @@ class _Steps:
         finally:
             self.context = _suspend(token)
 
+    @uncounted
     def send(self, value: Any) -> Any:
         return self._step(self._send, value)
 
+    @uncounted
     def throw(self, *exception: Any) -> Any:
         return self._step(self._body.throw, *exception)
 
+    @uncounted
     def close(self) -> None:
         self._step(self._body.close)
 
+    @uncounted
     def _step(self, go: Callable[..., Any], *values: Any) -> Any:
         token = attach(self.context)
         try:
@@ -341,6 +349,7 @@ def _suspend(token: Any) -> Context:
 # could not swallow it. What passes through is never left in a local: it would live until the next item is asked for.
 
 
+@uncounted
 def _generator(
     function: Callable[..., Any], enter: Enter, at_end: AtEnd | None, after: Beside | None = None
 ) -> Callable[..., Any]:
@@ -387,6 +396,7 @@ def _generator(
     return wrapper
 
 
+@uncounted
 def _async_generator(
     function: Callable[..., Any], enter: Enter, at_end: AtEnd | None = None, after: Beside | None = None
 ) -> Callable[..., Any]:

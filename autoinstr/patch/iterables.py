@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from autoinstr.notices import say
 from autoinstr.patch.delegates import Delegate, stand_in
 from autoinstr.patch.functions import Entering, dress, first_step
+from autoinstr.patch.importlib_bootstrap import uncounted
 from autoinstr.spans.opening import Opened, close
 
 Enter = Callable[..., "Opened | None"]
@@ -77,6 +78,7 @@ def _thrown_into(exception: BaseException) -> BaseException | None:
     return None if isinstance(exception, GeneratorExit) else exception
 
 
+@uncounted
 def _generator(function: Callable[..., Any], enter: Enter) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         body = function(*args, **kwargs)
@@ -110,6 +112,7 @@ def _pull(iterator: Any) -> Callable[[Any], Any]:
     return lambda _: next(iterator)
 
 
+@uncounted
 def _async_generator(function: Callable[..., Any], enter: Enter) -> Callable[..., Any]:
     async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         body = function(*args, **kwargs)
@@ -162,6 +165,7 @@ def _aiter(self: Any) -> Any:
     return self if got is self._autoinstr_object else got
 
 
+@uncounted
 def _next(self: Any) -> Any:
     loop = self._autoinstr_state
     loop.finish()
@@ -170,6 +174,7 @@ def _next(self: Any) -> Any:
     return item
 
 
+@uncounted
 async def _anext(self: Any) -> Any:
     loop = self._autoinstr_state
     loop.finish()

@@ -14,6 +14,7 @@ from typing import Any
 
 from autoinstr.maps.words import did_you_mean
 from autoinstr.patch import functions
+from autoinstr.patch.importlib_bootstrap import uncounted
 from autoinstr.patch.ledger import installed_as
 
 _ABSENT = object()
@@ -314,6 +315,7 @@ def _over_base(found: Found, wrap: Callable[[Any], Any]) -> Any:
             raise TargetRefused("the property has no getter")
 
         @functools.wraps(raw.fget)
+        @uncounted
         def getter(self: Any) -> Any:
             return getattr(super(owner, self), name)
 
@@ -336,6 +338,7 @@ def _over_descriptor(found: Found, wrap: Callable[[Any], Any]) -> Any:
     return wrap(_shim(raw, lambda self: (raw.__get__(self, type(self)), 1)))
 
 
+@uncounted
 def _shim(function: Any, look_up: Callable[..., tuple[Any, int]]) -> Any:
     """A function with the looks and the kind of `function` that calls what `look_up` finds at each call.
 
@@ -372,6 +375,7 @@ def wrap_init_subclass(cls: type, on_subclass: Callable[[type], None]) -> tuple[
     """An `__init_subclass__` that also reports every class defined later below `cls`, and where it goes."""
     own = vars(cls).get("__init_subclass__")
 
+    @uncounted
     def __init_subclass__(subclass: Any, **kwargs: Any) -> None:
         if own is not None:
             own.__get__(None, subclass)(**kwargs)
