@@ -96,7 +96,8 @@ def test_the_module_that_starts_us_is_patched_when_its_import_is_over(write: Wri
 def test_an_import_that_fails_half_way_is_patched_when_it_is_tried_again(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "_toy_tried", False, raising=False)
+    for name in ("_toy_tried", "_toy_manager", "_toy_spans"):
+        monkeypatch.setattr(sys, name, None, raising=False)
     write(
         toy__work=F + "import toy_broken\n",
         toy_broken=f"""
@@ -145,14 +146,14 @@ def test_a_lazy_module_whose_import_fails_is_a_missing_target(write: Write) -> N
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_importlibs_own_lazy_module_stays_lazy(again: bool, write: Write) -> None:
+def test_importlibs_own_lazy_module_stays_lazy(again: bool, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     write(toy="", toy__work="import sys; sys._toy_ran = True\n" + F)
     with record(text=MAP) as spans:
         load("toy")
         if again:
             load("toy.work")
             del sys.modules["toy.work"]
-        sys._toy_ran = False  # type: ignore[attr-defined]
+        monkeypatch.setattr(sys, "_toy_ran", False, raising=False)
         spec = importlib.util.find_spec("toy.work")
         assert spec is not None
         assert spec.loader is not None
@@ -192,7 +193,7 @@ def test_a_finder_that_makes_modules_lazy(again: bool, write: Write, monkeypatch
             load("toy.work").f()
             del sys.modules["toy.work"]
             spans.clear()
-        sys._toy_ran = False  # type: ignore[attr-defined]
+        monkeypatch.setattr(sys, "_toy_ran", False, raising=False)
         work = load("toy.work")
         assert not sys._toy_ran  # type: ignore[attr-defined]
         work.f()

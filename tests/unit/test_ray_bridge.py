@@ -24,6 +24,13 @@ from autoinstr.maps import catalog, groups, loader
 from autoinstr.patch.patcher import Patcher
 from autoinstr.spans.opening import ActiveScope, Tracers, scope_of, within_scope
 
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No PYTHONPATH has led to autoinstr, which would have to be handed on."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+
+
 # -- headers ------------------------------------------------------------------------------------------------
 
 
@@ -86,7 +93,6 @@ def test_headers_that_are_none_are_ignored(traceparent: Any) -> None:
 
 
 # -- environments -------------------------------------------------------------------------------------------
-
 OURS = {"AUTOINSTR_RUN_ID": "r", "OTEL_SERVICE_NAME": "s", "NEMO_RL_OTEL_ENABLED": "1", "NEMO_LENS_RUN_ID": "l"}
 
 

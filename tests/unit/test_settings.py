@@ -174,8 +174,7 @@ def test_a_wrong_run_id_is_told_by_the_name_it_came_with() -> None:
 
 
 def test_children_of_a_run_with_a_wrong_id_are_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AUTOINSTR_RUN_ID", "a/b")
-    monkeypatch.setenv("AUTOINSTR_RUN_DIR", "runs")
+    monkeypatch.setattr(os, "environ", {"AUTOINSTR_RUN_ID": "a/b", "AUTOINSTR_RUN_DIR": "runs"})
     Settings.from_environ().hand_down()
     inherited = Settings.from_environ()
     assert (inherited.run_id, inherited.mistakes) == ("a_b", ())
