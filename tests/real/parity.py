@@ -1,187 +1,48 @@
 """NeMo RL's own unit tests under its in-tree telemetry, under autoinstr, and under both: are the spans the same?
 
-Each test file runs in a pytest process of its own, on three sides:
+Each test file, or folder of them, runs in a pytest process of its own, on three sides:
 
-- ``in-tree``: on the telemetry branch, with nemo-lens on, all its span groups, and its OTLP exporter;
+- ``in-tree``: on the telemetry branch, with nemo-lens on, and all its span groups;
 - ``autoinstr``: on a tree without telemetry under ``opentelemetry-instrument``, all groups, into the journal;
 - ``both``: on the telemetry branch with nemo-lens on, under ``opentelemetry-instrument``.
 
-Spans are given to the test that ran when they started. Then names, parents, groups, buckets, attributes and errors
-are compared, test by test: ``in-tree`` with ``autoinstr``, and ``in-tree`` with ``both``::
+The spans of every process count, Ray's workers included. Names, parents, groups, buckets, attributes and errors are
+compared, test by test: ``in-tree`` with ``autoinstr``, ``in-tree`` with ``both``, and, where in-tree has no span,
+``autoinstr`` with ``both``::
 
     python tests/real/parity.py --branch RL-telemetry --plain RL --lens LENS --python VENV/bin/python \\
-        --stand-ins STANDINS --keep OUT -o tables.md tests/unit/algorithms/test_grpo.py
+        --stand-ins STANDINS --keep OUT -o tables.md tests/unit/algorithms/test_grpo.py tests/unit/experience
 
 ``--branch`` and ``--plain`` are checkouts of NVIDIA-NeMo/RL: ``rajsin/lens-with-goodput``, and a tree of the same
 days. ``--lens`` is a folder that holds nemo-lens, as ``pip install --target`` makes it (on Python 3.11 the ``type``
 alias in ``nemo/lens/strategies.py`` must become a plain assignment). ``--python`` and ``--stand-ins``: as in
-``nemo_rl_unit_tests.py``. This script runs in an environment with this package, grpcio and opentelemetry-proto.
+``nemo_rl_unit_tests.py``. This script runs in an environment with this package.
 
 What a side was observed to do stays in ``--keep``; another call with the same folder does not run it again.
 
-Exit status: 0 when no difference is left but those that ``EXPECTED`` gives a reason for; 1 otherwise, also when a
-test ended differently; 2 when used wrongly.
+Exit status: 0 when no difference is left but those that ``parity_reasons.py`` gives a reason for; 1 otherwise, also
+when a test ended differently; 2 when used wrongly.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
 import sys
-import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
+sys.path[:0] = [str(HERE)]
 
 import nemo_rl_unit_tests as unit_tests  # noqa: E402
-from otlp_receiver import Receiver  # noqa: E402
+import parity_reasons as reasons  # noqa: E402
+from parity_observing import SIDES, observe, run_name  # noqa: E402
 
-from autoinstr.journal.reader import read_run  # noqa: E402
 from autoinstr.maps.catalog import Catalog  # noqa: E402
-
-SIDES = ("in-tree", "autoinstr", "both")
-"""The branch with its own telemetry, the plain tree under autoinstr, and the branch with its telemetry under it."""
-
-
-# -- observing ------------------------------------------------------------------------------------------
-
-
-def observe(setup: unit_tests.Setup, test_file: str, side: str, lens: Path) -> dict[str, Any]:
-    """Run one test file on one side: its spans, metrics, and how the tests ended."""
-    name = unit_tests.run_name(test_file)
-    report = setup.keep / f"{name}.{side}.xml"
-    windows = setup.keep / f"{name}.{side}.windows.jsonl"
-    log = setup.keep / f"{name}.{side}.log"
-    for path in (report, windows):
-        path.unlink(missing_ok=True)
-    ray_folder = tempfile.mkdtemp(prefix="nrl", dir="/tmp")
-    variables = unit_tests.environment(setup, os.environ, ray_folder)
-    # last: a NeMo RL module must never be found here, nor a `nemo` where there should be none
-    importable = [variables["PYTHONPATH"], str(HERE), *([] if side == "autoinstr" else [str(lens)])]
-    variables |= {"PYTHONPATH": os.pathsep.join(importable), "PARITY_WINDOWS": str(windows)}
-    command = unit_tests.pytest_command(setup, test_file, report)
-    command[3:3] = ["-p", "parity_plugin"]
-    runs = setup.keep / "runs"
-    with Receiver() as receiver:
-        variables |= {
-            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-            "OTEL_METRIC_EXPORT_INTERVAL": "1000",
-        }
-        if side != "autoinstr":
-            variables |= {
-                "PARITY_IN_TREE": "1",
-                "NEMO_RL_OTEL_ENABLED": "1",
-                "NEMO_RL_OTEL_SPAN_GROUPS": "all",
-                "NEMO_RL_OTEL_EXPORT_STRATEGY": "all_ranks",
-                "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.http_endpoint,
-                "OTEL_BSP_SCHEDULE_DELAY": "500",
-            }
-        if side != "in-tree":
-            command.insert(0, str(unit_tests.instrumenter(setup.python)))
-            shutil.rmtree(runs / f"{name}.{side}", ignore_errors=True)
-            variables |= {
-                "AUTOINSTR_SPAN_GROUPS": "all",
-                "AUTOINSTR_RUN_DIR": str(runs),
-                "AUTOINSTR_RUN_ID": f"{name}.{side}",
-                "AUTOINSTR_JOURNAL": "on",
-                "OTEL_METRICS_EXPORTER": "otlp",
-                "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": receiver.http_endpoint + "/v1/metrics",
-            }
-        try:
-            status = unit_tests.run_to_end(command, variables, setup.source, log, setup.limit)
-        finally:
-            shutil.rmtree(ray_folder, ignore_errors=True)
-        spans = received_spans(receiver) if side == "in-tree" else journal_spans(runs / f"{name}.{side}")
-        metrics = received_metrics(receiver)
-    tests = unit_tests.read_report(report)
-    return {
-        "status": status,
-        "tests": sorted([test, outcome, times] for (test, outcome), times in (tests or {}).items()),
-        "spans": by_test(spans, windows),
-        "metrics": metrics,
-    }
-
-
-def received_spans(receiver: Receiver) -> list[dict[str, Any]]:
-    spans = []
-    for span in receiver.spans():
-        attributes = {a.key: _value(a.value) for a in span.attributes}
-        spans.append(
-            {
-                "name": span.name,
-                "id": span.span_id.hex(),
-                "parent": span.parent_span_id.hex() or None,
-                "start": span.start_time_unix_nano,
-                "group": attributes.pop("parity.group", None),
-                "bucket": attributes.pop("rl.bucket", None),
-                "attributes": attributes,
-                "error": span.status.code == 2,
-            }
-        )
-    return spans
-
-
-def _value(value: Any) -> Any:
-    kind = value.WhichOneof("value")
-    return [_value(v) for v in value.array_value.values] if kind == "array_value" else getattr(value, kind or "", None)
-
-
-_ELSEWHERE = ("rl.bucket", "autoinstr.group", "parity.group")
-
-
-def journal_spans(folder: Path) -> list[dict[str, Any]]:
-    run = read_run(folder)
-    return [
-        {
-            "name": span.name,
-            "id": span.span_id,
-            "parent": span.parent_id,
-            "start": span.start_ns,
-            "group": span.attributes.get("parity.group") or span.group,
-            "bucket": span.bucket,
-            "attributes": {k: v for k, v in span.attributes.items() if k not in _ELSEWHERE},
-            "error": span.error is not None,
-        }
-        for span in (*run.spans, *run.open)
-    ]
-
-
-def received_metrics(receiver: Receiver) -> dict[str, Any]:
-    """By name: kind, unit and the sets of attribute names of its points."""
-    found: dict[str, Any] = {}
-    for request in receiver.metric_requests:
-        for resource in request.resource_metrics:
-            for scope in resource.scope_metrics:
-                for metric in scope.metrics:
-                    kind = metric.WhichOneof("data") or "none"
-                    keys = {a.key for point in getattr(metric, kind).data_points for a in point.attributes}
-                    known = found.setdefault(metric.name, {"kind": kind, "unit": metric.unit, "attributes": []})
-                    known["attributes"] = sorted(keys | set(known["attributes"]))
-    return found
-
-
-def by_test(spans: Iterable[Mapping[str, Any]], windows: Path) -> dict[str, list[dict[str, Any]]]:
-    """The spans of each test, those that started while it ran; `above` are the names of a span's ancestors."""
-    by_id = {span["id"]: span for span in spans}
-    tests = [json.loads(line) for line in windows.read_text().splitlines()] if windows.exists() else []
-    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for span in sorted(spans, key=lambda span: span["start"]):
-        test = next((t["test"] for t in tests if t["start"] <= span["start"] <= t["end"]), "outside any test")
-        above, parent = [], span["parent"]
-        while parent is not None:
-            above.append(by_id[parent]["name"] if parent in by_id else "?")
-            parent = by_id[parent]["parent"] if parent in by_id else None
-        kept = {key: span[key] for key in ("name", "group", "bucket", "attributes", "error")}
-        found[test].append({**kept, "above": above})
-    return dict(found)
-
 
 # -- comparing ------------------------------------------------------------------------------------------
 
@@ -195,151 +56,242 @@ def same_names() -> dict[str, str]:
     return dict(sorted(pairs, key=lambda pair: pair[0].split(".")[1] == pair[1].split(".")[1]))
 
 
-def compare(test_file: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[Row]:
-    """A row for each span name of either side."""
-    to_ours = same_names()
-    spelt: dict[str, str] = {}
-    in_tree: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for test, spans in theirs["spans"].items():
-        for span in spans:
-            name = to_ours.get(span["name"], span["name"])
-            spelt[name] = span["name"]
-            above = [to_ours.get(a, a) for a in span["above"]]
-            in_tree[name].append({**span, "test": test, "parent": above[0] if above else None})
-    mine: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for test, spans in ours["spans"].items():
-        for span in spans:
-            name = to_ours.get(span["name"], span["name"])
-            # what the in-tree telemetry has no span for lies between: the nearest one above that it has
-            parent = next((a for a in (to_ours.get(a, a) for a in span["above"]) if a in in_tree), None)
-            mine[name].append({**span, "test": test, "parent": parent, "gap": test not in theirs["spans"]})
-    return [row_of(test_file, name, spelt.get(name), in_tree[name], mine[name]) for name in sorted({*in_tree, *mine})]
-
-
 @dataclass
 class Row:
-    """One span name in one test file, on both sides."""
+    """One span name in one test file, in-tree and on another side."""
 
-    test_file: str
     name: str
-    in_tree_name: str | None
-    counts: tuple[int, int]
-    in_gaps: int
-    """How many of ours are from tests in which the in-tree telemetry opens no span at all."""
-    group: str
-    bucket: str
-    parents: str
-    attributes: str
-    differences: list[str]
-
-    @property
-    def reason(self) -> str | None:
-        return EXPECTED.get(self.name)
+    in_tree_name: str | None = None
+    in_tree: list[dict[str, Any]] = field(default_factory=list)
+    compared: list[dict[str, Any]] = field(default_factory=list)
+    """The other side's spans in the tests in which in-tree has the name too."""
+    more: list[dict[str, Any]] = field(default_factory=list)
+    """Those in other tests: the gaps."""
+    differences: list[tuple[str, str | None]] = field(default_factory=list)
+    """Each with its reason, if it has one."""
 
 
-_BOTH_TIMERS = "the loop has two such timers in a step; in-tree there is a span for one of them"
-EXPECTED = {
-    "rl.idle.refit_bubble": "where an engine stays asleep for a save, the loop opens the timer for nothing, so that "
-    "the label is there; in-tree leaves that one out, and here it is a span of no length. The plain tree starts and "
-    "stops the timer by hand, so an exception is not seen there, and the span is marked `autoinstr.lost_end`",
-    "rl.distillation.data_processing": _BOTH_TIMERS,
-    "rl.ppo.data_processing": _BOTH_TIMERS,
-}
-"""Spans that differ, and why that is as it should be."""
+def by_name(seen: Mapping[str, Any], tests: Iterable[str], to_ours: Mapping[str, str]) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = defaultdict(list)
+    for test in tests:
+        for span in seen["spans"].get(test, ()):
+            name = to_ours.get(span["name"], span["name"])
+            above = [to_ours.get(a, a) for a in span["above"]]
+            found[name].append({**span, "test": test, "spelt": span["name"], "name": name, "above": above})
+    return found
 
 
-def row_of(
-    test_file: str, name: str, in_tree_name: str | None, theirs: list[dict[str, Any]], ours: list[dict[str, Any]]
-) -> Row:
-    differences = []
-    in_gaps = sum(span["gap"] for span in ours)
-    counts = len(theirs), len(ours) - in_gaps
-    if theirs:  # else all of ours are a gap
-        ours = [span for span in ours if not span["gap"]]
-    if theirs and ours:
-        for what, key in (("group", "group"), ("bucket", "bucket"), ("parent", "parent"), ("error", "error")):
-            differences += unequal(what, Counter((s["test"], s[key]) for s in theirs if what != "group" or s[key]),
-                                   Counter((s["test"], s[key]) for s in ours))  # fmt: skip
-        known = {key for span in theirs for key in span["attributes"]}
-        for key in sorted(known):
-            differences += unequal(
-                f"attribute {key}",
-                Counter((s["test"], repr(s["attributes"].get(key))) for s in theirs),
-                Counter((s["test"], repr(s["attributes"].get(key))) for s in ours),
-            )
-    elif theirs:
-        differences.append("only in-tree")
-    more = sorted({k for s in ours for k in s["attributes"]} - {k for s in theirs for k in s["attributes"]})
-    attributes = sorted({k for s in theirs for k in s["attributes"]})
-    both = [*theirs, *ours]
-    return Row(
-        test_file,
-        name,
-        in_tree_name,
-        counts,
-        in_gaps,
-        words(s["group"] for s in both),
-        words(s["bucket"] or "none" for s in both),
-        words(s["parent"] or "root" for s in both),
-        ", ".join([f"`{a}`" for a in attributes] + [f"+`{a}`" for a in more]),
-        differences,
-    )
+def compare(tests: Sequence[str], in_tree: Mapping[str, Any], other: Mapping[str, Any], side: str) -> list[Row]:
+    """A row for each span name of either side in these tests."""
+    to_ours = same_names()
+    theirs, ours = by_name(in_tree, tests, to_ours), by_name(other, tests, to_ours)
+    for span in (span for spans in (*theirs.values(), *ours.values()) for span in spans):
+        # what the in-tree telemetry has no span for lies between: the nearest one above that it has
+        span["parent"] = next((a for a in span["above"] if a in theirs), None)
+    rows = []
+    for name in sorted({*theirs, *ours}):
+        row = Row(name, next((s["spelt"] for s in theirs[name]), None), theirs[name])
+        known = {span["test"] for span in row.in_tree}
+        row.compared = [span for span in ours[name] if span["test"] in known]
+        row.more = [span for span in ours[name] if span["test"] not in known]
+        row.differences = [
+            (text, reasons.of_difference(name, text)) for text in differences(row.in_tree, row.compared, side)
+        ]
+        if row.in_tree:
+            extra = {k for s in row.compared for k in s["attributes"]} - {
+                k for s in row.in_tree for k in s["attributes"]
+            }
+            row.differences += [
+                (f"attribute {key}: {side} only", reasons.of_attribute(name, key)) for key in sorted(extra)
+            ]
+        row.differences += [
+            (f"gap: {side} {times} in {test}", None)
+            for test, times in sorted(Counter(s["test"] for s in row.more).items())
+            if reasons.of_gap(name, test) is None
+        ]
+        rows.append(row)
+    return rows
+
+
+def differences(theirs: list[dict[str, Any]], ours: list[dict[str, Any]], side: str) -> list[str]:
+    lines = unequal("count", theirs, ours, side, lambda span: "span")
+    for key in ("group", "bucket", "parent", "error", *(("spelt",) if side == "both" else ())):
+        lines += unequal(key, theirs, ours, side, lambda span, key=key: span[key])
+    for key in sorted({key for span in theirs for key in span["attributes"]}):
+        lines += unequal(
+            f"attribute {key}", theirs, ours, side, lambda span, key=key: repr(span["attributes"].get(key))
+        )
+    return lines
+
+
+def unequal(what: str, theirs: list[Any], ours: list[Any], side: str, value: Any, first: str = "in-tree") -> list[str]:
+    """What the two say otherwise, added up over the tests: `parent: in-tree 3 x a; autoinstr 3 x b`.
+
+    What only the other side has more of is told once, as `count`.
+    """
+    left = Counter((span["test"], value(span)) for span in theirs)
+    right = Counter((span["test"], value(span)) for span in ours)
+    if what != "count" and (not left - right or (not ours and theirs)):
+        return []
+    told = []
+    for name, more in ((first, left - right), (side, right - left)):
+        values: Counter[Any] = Counter()
+        for (_, one), times in more.items():
+            values[one] += times
+        if values:
+            told.append(f"{name} " + ", ".join(f"{n} x {one}" for one, n in sorted(values.items(), key=str)))
+    return [f"{what}: " + "; ".join(told)] if told else []
+
+
+def compare_gaps(alone: list[Row], both: list[Row]) -> list[tuple[str, str, str | None]]:
+    """What autoinstr adds on the plain tree and beside the in-tree telemetry: name, difference, reason."""
+    there = {row.name: row.more for row in both}
+    here = {row.name: row.more for row in alone}
+    found = []
+    for name in sorted({*here, *there}):
+        left, right = here.get(name, []), there.get(name, [])
+        lines = unequal("count", left, right, "both", lambda span: "span", "autoinstr")
+        for key in ("group", "bucket", "error"):
+            lines += unequal(key, left, right, "both", lambda span, key=key: span[key], "autoinstr")
+        lines += unequal("inside", left, right, "both", lambda span: next(iter(span["above"]), None), "autoinstr")
+        lines += unequal("attributes", left, right, "both", lambda span: words(span["attributes"]), "autoinstr")
+        found += [(name, f"in gaps, {line}", reasons.of_difference(name, f"in gaps, {line}")) for line in lines]
+    return found
 
 
 def words(items: Iterable[Any]) -> str:
     return ", ".join(sorted({str(item) for item in items if item is not None}))
 
 
-def unequal(what: str, theirs: Counter[Any], ours: Counter[Any]) -> list[str]:
-    """What the two sides say otherwise, added up over the tests: `parent: in-tree 3 x 'a', autoinstr 3 x 'b'`."""
-    sides = []
-    for side, more in (("in-tree", theirs - ours), ("autoinstr", ours - theirs)):
-        values: Counter[Any] = Counter()
-        for (_, value), times in more.items():
-            values[value] += times
-        if values:
-            shown = ", ".join(f"{times} x {value}" for value, times in sorted(values.items(), key=str))
-            sides.append(f"{side} {shown}")
-    return [f"{what}: " + "; ".join(sides)] if sides else []
-
-
 # -- telling --------------------------------------------------------------------------------------------
 
 
-def told(test_file: str, seen: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], bool]:
-    """The section of the document on one file, and whether all is as expected. ``12 + 3``: 3 more in gaps."""
-    theirs = seen["in-tree"]
-    sides = [side for side in seen if side != "in-tree"]
-    rows = {side: {row.name: row for row in compare(test_file, theirs, seen[side])} for side in sides}
-    lines = [f"### `{test_file.removeprefix('tests/unit/')}`", ""]
-    for side, one in seen.items():
-        outcomes: Counter[str] = Counter()
-        for _, outcome, times in one["tests"]:
-            outcomes[outcome] += times
-        lines.append(f"- {side}: " + ", ".join(f"{n} {word}" for word, n in sorted(outcomes.items())))
-    good = all(one["tests"] == theirs["tests"] for one in seen.values())
-    lines += [*([] if good else ["", "Tests ended differently."]), ""]
-    lines += [f"| Span | In-tree name | {' | '.join(seen)} | Group | Bucket | Inside | Attributes |"]
-    lines += ["|" + "---|" * (6 + len(seen))]
-    for name in sorted({name for side in sides for name in rows[side]}):
-        of_name = [rows[side].get(name) for side in sides]
-        row = next(row for row in of_name if row is not None)
-        in_tree = "-" if not row.counts[0] else f"`{row.in_tree_name}`" if row.in_tree_name != name else "same"
-        counts = [str(row.counts[0])]
-        for one in of_name:
-            counts.append(
-                "0" if one is None else f"{one.counts[1]} + {one.in_gaps}" if one.in_gaps else f"{one.counts[1]}"
+@dataclass
+class Told:
+    """One test file, compared."""
+
+    file: str
+    outcomes: Counter[str]
+    unpassed: dict[str, Counter[str]]
+    """Per outcome but `passed`: the reasons given."""
+    counts: dict[str, int]
+    rows: dict[str, list[Row]]
+    between: list[tuple[str, str, str | None]]
+    complaints: list[str]
+
+    def unexplained(self) -> list[str]:
+        lines = [
+            f"`{row.name}` ({side}): {text}"
+            for side, rows in self.rows.items()
+            for row in rows
+            for text, why in row.differences
+            if why is None
+        ]
+        return [*self.complaints, *lines, *(f"`{name}`: {text}" for name, text, why in self.between if why is None)]
+
+
+def tell(file: str, seen: Mapping[str, Mapping[str, Any]]) -> Told:
+    ended = {side: {t: o for t, o in one["tests"].items() if t.split("::")[0] == file} for side, one in seen.items()}
+    tests = [test for test in ended["in-tree"] if all(test in of for of in ended.values())]
+    complaints = []
+    for test in tests:
+        how = {side: of[test] for side, of in ended.items()}
+        if len(set(how.values())) > 1 or None in how.values():
+            why = reasons.of_outcome(test)
+            complaints += [] if why else [f"{test} ended differently: {how}"]
+    rows = {side: compare(tests, seen["in-tree"], seen[side], side) for side in seen if side != "in-tree"}
+    between = compare_gaps(rows["autoinstr"], rows["both"]) if {"autoinstr", "both"} <= {*rows} else []
+    counts = {side: sum(len(one["spans"].get(test, ())) for test in tests) for side, one in seen.items()}
+    outcomes = {test: ended["in-tree"][test] or "no end" for test in tests}
+    unpassed: dict[str, Counter[str]] = defaultdict(Counter)
+    for test, outcome in outcomes.items():
+        if outcome != "passed":
+            unpassed[outcome][seen["in-tree"].get("why", {}).get(test) or "no reason given"] += 1
+    return Told(file, Counter(outcomes.values()), unpassed, counts, rows, between, complaints)
+
+
+def table(head: Sequence[str], lines: Iterable[Sequence[Any]]) -> list[str]:
+    return [f"| {' | '.join(map(str, line))} |" for line in (head, ["---"] * len(head), *lines)]
+
+
+def short(file: str) -> str:
+    return file.removeprefix("tests/unit/").removesuffix(".py")
+
+
+def overview(all_told: Sequence[Told], sides: Sequence[str]) -> list[str]:
+    lines = []
+    for one in all_told:
+        outcomes = ", ".join(f"{n} {word}" for word, n in sorted(one.outcomes.items()))
+        lines.append([f"`{short(one.file)}`", outcomes, *(one.counts[side] for side in sides)])
+    total = ["together", "", *(sum(one.counts[side] for one in all_told) for side in sides)]
+    return ["## What was run", "", *table(["File", "Tests", *sides], [*lines, total]), ""]
+
+
+def not_run(all_told: Sequence[Told]) -> list[str]:
+    """What this environment cannot run, on any side, and what pytest gave as the reason."""
+    lines = []
+    for one in all_told:
+        for outcome, whys in sorted(one.unpassed.items()):
+            said = "; ".join(f"{n} x {why[:110].replace('|', '/')}" for why, n in whys.most_common(3))
+            rest = len(whys) - 3
+            lines.append(
+                [
+                    f"`{short(one.file)}`",
+                    f"{sum(whys.values())} {outcome}",
+                    said + (f"; {rest} others" if rest > 0 else ""),
+                ]
             )
-        cells = [f"`{name}`", in_tree, *counts, row.group, row.bucket, row.parents, row.attributes]
-        lines.append(f"| {' | '.join(cells)} |")
-    lines.append("")
-    for side in sides:
-        for row in rows[side].values():
-            if row.differences:
-                good = good and row.reason is not None
-                lines += [f"`{row.name}` ({side}): {row.reason or 'NO REASON KNOWN'}.", ""]
-                lines += [*(f"- {difference}" for difference in row.differences), ""]
-    return lines, good
+    return ["## What cannot be run here", "", *table(["File", "Tests", "Why"], lines), ""] if lines else []
+
+
+def gaps(all_told: Sequence[Told]) -> list[str]:
+    """Every span that in-tree does not have in some test, why, and how many in all files."""
+    found: dict[tuple[str, str], dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for one in all_told:
+        for side, rows in one.rows.items():
+            for row in rows:
+                for span in row.more:
+                    why = reasons.of_gap(row.name, span["test"]) or "NO REASON KNOWN"
+                    found[row.name, why][side] += 1
+    sides = list(all_told[0].rows)
+    lines = [[f"`{name}`", *(n[side] for side in sides), why] for (name, why), n in sorted(found.items())]
+    return ["## Gaps", "", *table(["Span", *sides, "In-tree"], lines), ""]
+
+
+def section(one: Told) -> list[str]:
+    """Span by span, where in-tree has any."""
+    if not one.counts["in-tree"]:
+        return []
+    of_side = {side: {row.name: row for row in rows if row.in_tree} for side, rows in one.rows.items()}
+    lines = []
+    for name in sorted({name for rows in of_side.values() for name in rows}):
+        rows = [of_name[name] for of_name in of_side.values()]
+        first, spans = rows[0], [s for row in rows for s in (*row.in_tree, *row.compared)]
+        counts = [f"{len(row.compared)} + {len(row.more)}" if row.more else len(row.compared) for row in rows]
+        attributes = sorted({k for s in first.in_tree for k in s["attributes"]})
+        lines.append(
+            [
+                f"`{name}`",
+                "same" if first.in_tree_name == name else f"`{first.in_tree_name}`",
+                len(first.in_tree),
+                *counts,
+                words(s["group"] for s in spans),
+                words(s["bucket"] or "none" for s in spans),
+                words(s["parent"] or "root" for s in spans),
+                ", ".join(f"`{a}`" for a in attributes),
+            ]
+        )
+    head = ["Span", "In-tree name", "in-tree", *of_side, "Group", "Bucket", "Inside", "Attributes"]
+    return [f"### `{short(one.file)}`", "", *table(head, lines), "", *explained(one)]
+
+
+def explained(one: Told) -> list[str]:
+    lines = []
+    for side, rows in one.rows.items():
+        for row in rows:
+            lines += [f"- `{row.name}` ({side}): {text}: {why}." for text, why in row.differences if why is not None]
+    lines += [f"- `{name}`: {text}: {why}." for name, text, why in one.between if why is not None]
+    return [*lines, ""] if lines else []
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -352,11 +304,18 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--keep", type=Path, required=True, metavar="DIR", help="what was observed stays here")
     parser.add_argument("--sides", default=",".join(SIDES), help="%(default)s")
     parser.add_argument("--limit", type=float, default=1800, metavar="SECONDS", help="a pytest process is killed after")
+    parser.add_argument("--test-limit", type=int, default=300, metavar="SECONDS", help="a test is ended after")
+    parser.add_argument("--select", default="", metavar="EXPRESSION", help="some of the tests, as pytest's -k")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="where the tables go (standard output)")
-    parser.add_argument("test_files", nargs="+", metavar="TESTFILE", help="path of a test file inside the sources")
+    parser.add_argument(
+        "tests",
+        nargs="+",
+        metavar="TESTS",
+        help="test files or folders in the sources, those of one process with commas between",
+    )
     options = parser.parse_args(argv)
     options.sides = options.sides.split(",")
-    if set(options.sides) - set(SIDES) or "in-tree" not in options.sides:
+    if set(options.sides) - set(SIDES) or options.sides[0] != "in-tree" or len(options.sides) < 2:
         parser.error(f"--sides: in-tree, and others of {', '.join(SIDES)}")
     return options
 
@@ -365,28 +324,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = arguments(argv)
     keep = options.keep.resolve()
     keep.mkdir(parents=True, exist_ok=True)
-    lines, good = [], True
-    for test_file in options.test_files:
+    all_told = []
+    for tests in options.tests:
         seen = {}
         for side in options.sides:
             source = (options.plain if side == "autoinstr" else options.branch).resolve()
             stand_ins = options.stand_ins.resolve() if options.stand_ins else None
             setup = unit_tests.Setup(
-                source, options.python.absolute(), stand_ins, "all", keep, options.limit, unit_tests.SECONDS_PER_TEST
+                source, options.python.absolute(), stand_ins, "all", keep, options.limit, options.test_limit
             )
-            kept = keep / f"{unit_tests.run_name(test_file)}.{side}.json"
+            kept = keep / f"{run_name(tests, options.select)}.{side}.json"
             if not kept.exists():
-                kept.write_text(json.dumps(observe(setup, test_file, side, options.lens.resolve()), indent=1))
+                observed = observe(setup, tests, side, options.lens.resolve(), options.select)
+                kept.write_text(json.dumps(observed, indent=1))
             seen[side] = json.loads(kept.read_text())
-        section, as_expected = told(test_file, seen)
-        lines += section
-        good = good and as_expected
-    text = "\n".join(lines)
+        files = sorted({test.split("::")[0] for test in seen["in-tree"]["tests"]})
+        if not files:
+            print(f"{tests}: no test ran", file=sys.stderr)
+            return 1
+        all_told += [tell(file, seen) for file in files]
+    lines = [*overview(all_told, options.sides), *not_run(all_told), *gaps(all_told), "## Span by span", ""]
+    text = "\n".join([*lines, *(line for one in all_told for line in section(one))])
     if options.output:
         options.output.write_text(text)
     else:
         print(text)
-    return 0 if good else 1
+    unexplained = [f"{short(one.file)}: {line}" for one in all_told for line in one.unexplained()]
+    for line in unexplained:
+        print(line, file=sys.stderr)
+    return 1 if unexplained else 0
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""Pytest plugin of `parity.py`: when each test ran and, with `PARITY_IN_TREE=1`, NeMo RL's own telemetry switched on.
+"""Pytest plugin of `parity.py`: writes down which tests there are, when each ran, and how it ended.
 
-The in-tree telemetry keeps a span's group to itself, so it is put on the span here, as the attribute
-`parity.group`.
+With `PARITY_IN_TREE=1` it switches NeMo RL's own telemetry on.
 """
 
 from __future__ import annotations
@@ -10,40 +9,28 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-_windows = os.environ["PARITY_WINDOWS"]
+_tests = os.environ["PARITY_TESTS"]
 _in_tree = os.environ.get("PARITY_IN_TREE") == "1"
-
-if _in_tree:
-    # before nemo_rl is imported, which takes the function by name
-    import nemo.lens
-    import nemo.lens.helpers
-
-    _managed_span = nemo.lens.helpers.managed_span
-
-    @contextmanager
-    def _with_group(group: str, name: str, tracer: Any = None, **attributes: Any) -> Iterator[Any]:
-        with _managed_span(group, name, tracer=tracer, **attributes, **{"parity.group": str(group)}) as span:
-            yield span
-
-    nemo.lens.managed_span = nemo.lens.helpers.managed_span = _with_group
-
-
 _set = pytest.MonkeyPatch.setattr
 
 
 def _set_all_but_timers(self: Any, target: Any, name: Any, *args: Any, **kwargs: Any) -> None:
     """The tests of PPO put a dummy in the place of the timer, whose blocks are what autoinstr's maps name."""
-    if name != "Timer":
+    if name != "Timer" or getattr(target, "__name__", None) != "nemo_rl.algorithms.ppo":
         _set(self, target, name, *args, **kwargs)
 
 
 pytest.MonkeyPatch.setattr = _set_all_but_timers  # type: ignore[method-assign]
+
+
+def _write(**line: Any) -> None:
+    with open(_tests, "a") as file:
+        file.write(json.dumps(line) + "\n")
 
 
 def pytest_configure(config: Any) -> None:
@@ -60,11 +47,38 @@ def pytest_unconfigure(config: Any) -> None:
         shutdown_telemetry()
 
 
+def pytest_itemcollected(item: Any) -> None:
+    """Tests of a backend are left out by NeMo RL's conftest, which knows them by these marks."""
+    marks = ("mcore", "automodel", "vllm", "sglang", "trtllm", "nemo_gym", "hf_gated")
+    needed = [mark for mark in marks if item.get_closest_marker(mark)]
+    _write(test=item.nodeid, outcome="left out", why=f"is marked {' and '.join(needed)}")
+
+
+def pytest_collection_finish(session: Any) -> None:
+    for item in session.items:
+        _write(test=item.nodeid, outcome=None)
+
+
+def pytest_collectreport(report: Any) -> None:
+    if report.failed:
+        _write(test=report.nodeid, outcome="not importable", why=_last_line(report))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: Any) -> Iterator[Any]:
-    started = time.time_ns()
-    try:
-        return (yield)
-    finally:
-        with open(_windows, "a") as file:
-            file.write(json.dumps({"test": item.nodeid, "start": started, "end": time.time_ns()}) + "\n")
+    _write(test=item.nodeid, start=time.time_ns())
+    return (yield)
+
+
+def pytest_runtest_logreport(report: Any) -> None:
+    if report.when == "call" or report.outcome != "passed":
+        word = "error" if report.when != "call" and report.failed else report.outcome
+        _write(test=report.nodeid, outcome=word, why=None if report.passed else _last_line(report))
+
+
+def _last_line(report: Any) -> str:
+    told = report.longrepr
+    if isinstance(told, tuple):  # a skip: file, line, reason
+        return str(told[2])
+    crash = getattr(told, "reprcrash", None)
+    return str(crash.message if crash else told).strip().splitlines()[-1]
