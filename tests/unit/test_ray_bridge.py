@@ -93,6 +93,7 @@ def test_headers_that_are_none_are_ignored(traceparent: Any) -> None:
 
 
 # -- environments -------------------------------------------------------------------------------------------
+
 OURS = {"AUTOINSTR_RUN_ID": "r", "OTEL_SERVICE_NAME": "s", "NEMO_RL_OTEL_ENABLED": "1", "NEMO_LENS_RUN_ID": "l"}
 
 
