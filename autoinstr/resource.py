@@ -95,7 +95,8 @@ def _handed_down(env: Mapping[str, str]) -> dict[str, Any]:
 
 _earlier: list[Any] = []
 """Resources of this process that others have taken the place of."""
-_completions: dict[int, Any] = {}
+_completions: dict[int, tuple[Any, Any]] = {}
+"""By id of an earlier resource: the newest one as it was completed, and what came out."""
 _newest: Any = None
 _of_the_run: dict[str, Any] = {}
 _told: str | None = None
@@ -153,10 +154,9 @@ def _learn(found: Mapping[str, Any], provider: Any, of_the_run: bool) -> None:
         _told = json.dumps({**_handed_down(os.environ), **_of_the_run})
     from opentelemetry.sdk.resources import Resource
 
-    merged = current.merge(Resource(new))
-    _earlier.append(current)
+    merged = _newest = current.merge(Resource(new))
+    _earlier.append(current)  # from here on, another thread completes it from the newest
     _completions.clear()
-    _newest = merged
     spread(merged, provider)
 
 
@@ -176,15 +176,15 @@ def completed(resource: Any) -> Any:
     """
     if not any(one is resource for one in _earlier):
         return resource
-    known = _completions.get(id(resource))
-    if known is None:
+    newest, known = _newest, _completions.get(id(resource))
+    if known is None or known[0] is not newest:
         from opentelemetry.sdk.resources import Resource
 
         own = dict(resource.attributes)
         if str(own.get("service.name", "")).startswith(_UNKNOWN_SERVICE):
             del own["service.name"]
-        known = _completions[id(resource)] = _newest.merge(Resource(own))
-    return known
+        known = _completions[id(resource)] = newest, newest.merge(Resource(own))
+    return known[1]
 
 
 def complete(item: Any) -> None:

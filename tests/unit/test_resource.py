@@ -269,6 +269,38 @@ def test_what_several_threads_learn_at_once_is_all_there() -> None:
     assert json.loads(resource.to_hand_down() or "") == all_of_it
 
 
+def test_a_span_that_ends_while_something_is_learned_is_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In another thread, at the worst moments: the first of all is learned, and more while a resource is completed."""
+    spans, _ = provider()
+    first = spans.resource
+    completed: list[dict[str, Any]] = []
+
+    def another_span_ends() -> None:
+        completed.append(dict(resource.completed(first).attributes))
+
+    class Earlier(list[Any]):
+        def append(self, one: Any) -> None:
+            super().append(one)
+            another_span_ends()
+
+    class Newest(Resource):
+        def merge(self, other: Resource) -> Resource:
+            resource.learn({"rl.algorithm": "grpo"}, spans)
+            return super().merge(other)
+
+    monkeypatch.setattr(resource, "_newest", None)
+    monkeypatch.setattr(resource, "_earlier", Earlier())
+    resource.learn({"rl.model": "m"}, spans)
+    assert completed == [{"rl.model": "m"}]
+
+    monkeypatch.setattr(resource, "_earlier", list(resource._earlier))
+    monkeypatch.setattr(resource, "_newest", Newest(spans.resource.attributes))
+    monkeypatch.setattr(resource, "_completions", {})
+    another_span_ends()
+    another_span_ends()
+    assert completed[-1] == {"rl.model": "m", "rl.algorithm": "grpo"}
+
+
 def test_a_second_training_does_not_rename_the_first_ones_spans() -> None:
     spans, exporter = provider()
     resource.learn({"rl.model": "first"}, spans)
