@@ -82,7 +82,7 @@ def take_turns(loop: Any, late_target: int | None = None) -> None:
         if late_target is None:
             time.sleep(seconds)
         elif not late_has_begun.is_set():
-            late_has_begun.wait()
+            late_has_begun.wait(60)
         else:
             late_is_wanted.set()
             collectors[0].wait_for_pending_generations()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +19,7 @@ rl.idle.generation_limit_pause (efficiency) rl.efficiency.category='idle/generat
 rl.opd.teacher_logprob_inference (logprob)
   rl.policy.worker.get_logprobs (logprob) rl.backend='dtensor_v2'
 """
+WAITS = ("idle/refit_event_wait", "idle/generation_limit_pause")
 
 
 def launch(folder: Path) -> None:
@@ -42,16 +43,20 @@ def launch(folder: Path) -> None:
         teacher_worker_groups=teachers,
     )
 
-    def wait_until_it_waits(label: str) -> None:
-        while label not in collector._efficiency_timer._start_times:
-            time.sleep(0.001)
+    timer = collector._efficiency_timer
+    start, waits = timer.start, {label: threading.Event() for label in WAITS}
 
+    def start_and_say(label: str, should_log: bool = True) -> None:
+        start(label, should_log)
+        waits[label].set()
+
+    timer.start = start_and_say
     collector.prepare_for_refit()
     collector._generating_targets = {0, 1}  # every step that it may generate for now
     collector.start_collection([None])
-    wait_until_it_waits("idle/refit_event_wait")
+    assert waits["idle/refit_event_wait"].wait(60)
     collector.resume_after_refit()
-    wait_until_it_waits("idle/generation_limit_pause")
+    assert waits["idle/generation_limit_pause"].wait(60)
     collector.stop()
     teachers["teacher"].get_logprobs(BatchedDataDict({"input_ids": tokens(), "input_lengths": [4]}))
 
