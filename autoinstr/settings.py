@@ -45,6 +45,8 @@ class Settings:
     """Seconds after which an open step has its stacks written into the journal; None: nobody watches."""
     logs: bool
     """Whether Python's log records go where OpenTelemetry's logs go, and into the journal."""
+    metrics: bool
+    """Whether metrics are wanted, should there be an exporter for them."""
     switches: frozenset[str]
     """The switches of maps that are on: names of `environment_variables.SWITCHES`."""
     mistakes: tuple[str, ...]
@@ -77,6 +79,7 @@ class Settings:
             capture_content=reader.boolean("CAPTURE_CONTENT", False),
             hang_after=reader.seconds_or_auto("HANG_AFTER"),
             logs=_wants_logs(reader, env),
+            metrics=_wants_metrics(reader),
             switches=_switches(reader, env),
             mistakes=(*reader.mistakes, *_unknown_names(env)),
         )
@@ -91,8 +94,7 @@ class Settings:
         os.environ.setdefault("AUTOINSTR_ENABLED", "true")
         os.environ.setdefault("AUTOINSTR_SPAN_GROUPS", self.span_groups)
         os.environ.setdefault("AUTOINSTR_LOGS_ENABLED", str(self.logs).lower())
-        metrics = _Reader(os.environ).boolean("METRICS_ENABLED", True)
-        os.environ.setdefault("AUTOINSTR_METRICS_ENABLED", str(metrics).lower())
+        os.environ.setdefault("AUTOINSTR_METRICS_ENABLED", str(self.metrics).lower())
         if told or not any(os.environ.get(f"{prefix}RUN_ID", "").strip() for prefix in _PREFIXES):
             os.environ["AUTOINSTR_RUN_ID"] = self.run_id
             for prefix in _PREFIXES[1:]:
@@ -143,11 +145,11 @@ def _unknown_names(env: Mapping[str, str]) -> list[str]:
         return []
     from autoinstr.maps.words import did_you_mean
 
+    # compared without what all have in common, which would make any two of them near
     ours = _PREFIXES[0]
     keys = [name.removeprefix(ours) for name in known]
-    return [
-        f"there is no variable {name}{did_you_mean(name.removeprefix(ours), keys)}; it is ignored" for name in unknown
-    ]
+    meant = [did_you_mean(name.removeprefix(ours), keys).replace("'", f"'{ours}", 1) for name in unknown]
+    return [f"there is no variable {name}{near}; it is ignored" for name, near in zip(unknown, meant, strict=True)]
 
 
 def _wants_logs(reader: _Reader, env: Mapping[str, str]) -> bool:
@@ -158,6 +160,15 @@ def _wants_logs(reader: _Reader, env: Mapping[str, str]) -> bool:
     else:
         default = env.get("OTEL_LOGS_EXPORTER", "").strip().lower() not in ("", "none")
     return reader.boolean("LOGS_ENABLED", default)
+
+
+def wants_metrics(env: Mapping[str, str]) -> bool:
+    """Whether metrics are wanted, should there be an exporter for them."""
+    return _wants_metrics(_Reader(env))
+
+
+def _wants_metrics(reader: _Reader) -> bool:
+    return reader.boolean("METRICS_ENABLED", True)
 
 
 def _switches(reader: _Reader, env: Mapping[str, str]) -> frozenset[str]:

@@ -592,6 +592,14 @@ def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().err.startswith("usage: autoinstr")
 
 
+def test_a_run_behind_the_tree_is_told_where_it_goes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--tree", "4f2a9c01d3b7"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "autoinstr report: error: argument --tree: '4f2a9c01d3b7' is no iteration; "
+        "a run comes first: autoinstr report RUN --tree"
+    )
+
+
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"autoinstr {autoinstr.__version__}\n"

@@ -2,7 +2,7 @@
 
 A subcommand is a module of this package, named for the word typed, with ``add_parser(subparsers)`` and
 ``run(args) -> int``. The first sets the second as its parser's default, the second gives the exit status:
-0 good, 1 the thing asked about is bad, 2 wrong usage. To add a subcommand, write the module and list it in
+0 good, 1 the thing asked about is bad, 2 it could not be asked (wrong usage, a full disk). To add a subcommand, write the module and list it in
 ``COMMANDS``. What it needs beyond argparse it imports in ``run``: ``autoinstr --help`` imports every module.
 """
 
@@ -35,19 +35,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         status: int = args.run(args)
         sys.stdout.flush()
-    except FileNotFoundError:
-        try:
-            os.getcwd()
-        except OSError:
-            print(f"autoinstr {arguments[0]}: the working directory has been deleted; go to another", file=sys.stderr)
-            return 2
-        raise
     except BrokenPipeError:
         _silence_stdout()
         return 0
+    except OSError as error:
+        # What the system refuses, a full disk or a folder that is not ours, is one line and no traceback.
+        _silence_stdout()
+        print(f"autoinstr {arguments[0]}: {_refusal(error)}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         return 130
     return status
+
+
+def _refusal(error: OSError) -> str:
+    try:
+        os.getcwd()
+    except OSError:
+        return "the working directory has been deleted; go to another"
+    return f"{error.strerror or error}" + (f": {error.filename}" if error.filename is not None else "")
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:

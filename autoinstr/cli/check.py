@@ -24,7 +24,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="whether targets, labels, arguments and logger keys still exist",
         description="Look up every target, label, argument and logger key of the active maps in the source of the "
         "packages they speak of. The source is read, never imported.",
-        epilog="Exit status 1 if anything is missing. A row that is optional, or whose module a release does not have, "
+        epilog="Which maps are active is read from AUTOINSTR_SPAN_MAPS and AUTOINSTR_BUILTIN_MAPS, as in a run. "
+        "Exit status 1 if anything is missing. A row that is optional, or whose module a release does not have, "
         "is absent there, which is no problem.",
     )
     where = parser.add_mutually_exclusive_group()

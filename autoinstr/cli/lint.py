@@ -34,22 +34,13 @@ def run(args: argparse.Namespace) -> int:
 
 def lint(paths: list[Path]) -> tuple[list[Mistake], int]:
     """The mistakes in maps and folders of maps, and how many maps were looked at."""
-    from autoinstr.maps.catalog import GROUPS_FILE, Catalog, builtin_folder, yaml_files
-    from autoinstr.maps.model import Mistake, Place
+    from autoinstr.maps.catalog import Catalog, is_shipped_groups
 
     mistakes: list[Mistake] = []
     catalog = Catalog(mistakes.append)
-    shipped_groups = builtin_folder() / GROUPS_FILE
     _ = catalog.table  # the shipped groups' own mistakes come first, in a run too
-    seen: set[Path] = set()
-    for path in paths:
-        found = yaml_files(path) if path.is_dir() else [path]
-        if not found:
-            mistakes.append(Mistake(Place(str(path)), "the folder holds no .yaml file", "nothing is read from it"))
-        found = [f for f in found if f not in seen and not (f.name == GROUPS_FILE and f.resolve() == shipped_groups)]
-        seen.update(found)
-        catalog.add_user(found)
-    return mistakes, len(seen)
+    catalog.add_user(path for path in paths if not is_shipped_groups(path))
+    return mistakes, catalog.looked_at()
 
 
 def _count(number: int, thing: str) -> str:

@@ -62,11 +62,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _iteration(text: str) -> int | str:
-    return text if text == _LAST else int(text)
-
-
-# argparse names the type in its message: "invalid iteration value: 'x'".
-_iteration.__name__ = "iteration"
+    try:
+        return text if text == _LAST else int(text)
+    except ValueError:
+        # most likely it is the run, which a bare --tree in front of it takes for its own
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no iteration; a run comes first: autoinstr report RUN --tree"
+        ) from None
 
 
 def _bad(error: Exception) -> int:

@@ -7,6 +7,7 @@ known, taken from the head of the file.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable
 from functools import cached_property
@@ -152,15 +153,25 @@ class Catalog:
     def add_user(self, paths: Iterable[Path]) -> None:
         """The user's files and folders."""
         for path in paths:
-            if not path.is_dir():
+            if not os.path.isdir(path):  # which says no, where Path.is_dir() raises for a folder that is not ours
                 self._add([path], layer=2)
                 continue
-            found = yaml_files(path)
-            if not found:
+            refused: list[OSError] = []
+            found = yaml_files(path, refused.append)
+            if refused or not found:
                 from autoinstr.maps.model import Mistake, Place
 
-                self.on_mistake(Mistake(Place(str(path)), "the folder holds no .yaml file", "nothing is read from it"))
+                for error in refused:
+                    place = Place(str(error.filename))
+                    self.on_mistake(Mistake(place, f"can't be read: {error.strerror}", "its maps are left out"))
+                if not refused:
+                    place = Place(str(path))
+                    self.on_mistake(Mistake(place, "the folder holds no .yaml file", "nothing is read from it"))
             self._add(found, layer=2)
+
+    def looked_at(self) -> int:
+        """How many files were read as maps, or could not be."""
+        return len(self._read)
 
     def _add(self, paths: Iterable[Path], layer: int) -> None:
         for path in paths:
@@ -224,16 +235,22 @@ def layered(maps: Iterable[tuple[int, SpanMap]]) -> list[SpanEntry]:
     return entries
 
 
-def yaml_files(folder: Path) -> list[Path]:
-    """The map files of a folder and those below it, but hidden ones: editors and notebooks keep copies there."""
-    shipped_groups = builtin_folder() / GROUPS_FILE
-    return sorted(
-        path
-        for path in folder.rglob("*.y*ml")
-        if path.suffix in (".yaml", ".yml")
-        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-        and not (path.name == GROUPS_FILE and path.resolve() == shipped_groups)
-    )
+def yaml_files(folder: Path, on_refusal: Callable[[OSError], object] | None = None) -> list[Path]:
+    """The map files of a folder and those below it, but hidden ones: editors and notebooks keep copies there.
+
+    A folder that can't be listed is told to `on_refusal`, and the others are looked through.
+    """
+    found: list[Path] = []
+    for at, folders, names in os.walk(folder, onerror=on_refusal):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        paths = [Path(at, name) for name in names if not name.startswith(".")]
+        found += [path for path in paths if path.suffix in (".yaml", ".yml") and not is_shipped_groups(path)]
+    return sorted(found)
+
+
+def is_shipped_groups(path: Path) -> bool:
+    """Whether this is the file of the shipped groups, which is no map."""
+    return path.name == GROUPS_FILE and path.resolve() == builtin_folder() / GROUPS_FILE
 
 
 def _package_folders(name: str) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -99,3 +100,38 @@ def test_it_starts_without_opentelemetry(arguments: list[str], here: Path) -> No
         env={k: v for k, v in os.environ.items() if not k.startswith("OTEL_")} | {"AUTOINSTR_SPAN_MAPS": ""},
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_folder_that_can_not_be_listed(
+    capsys: pytest.CaptureFixture[str], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files beside it are read; in a run too, which must not end before its training because of a map."""
+    (here / "maps" / "locked").mkdir(parents=True)
+    (here / "maps" / "good.yaml").write_text(GOOD)
+    listed = os.scandir
+
+    def refused(path: str) -> object:
+        if path.endswith("locked"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    assert lint(capsys, "maps") == (
+        1,
+        ["maps/locked: can't be read: Permission denied; its maps are left out", "1 mistake in 1 map"],
+    )
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full")
+@pytest.mark.parametrize("arguments", [["schema"], ["spans"], ["lint", "good.yaml"]])
+def test_a_full_disk_is_one_line(arguments: list[str], here: Path) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "autoinstr", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"AUTOINSTR_SPAN_MAPS": "good.yaml"},
+        )
+    assert done.stderr.splitlines()[-1] == f"autoinstr {arguments[0]}: No space left on device"
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)

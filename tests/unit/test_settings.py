@@ -79,6 +79,7 @@ def test_the_sdks_own_switch_counts_as_the_sdk_reads_it(word: str, enabled: bool
         ("ENABLED", "maybe", "AUTOINSTR_ENABLED='maybe' is neither true nor false; true is used"),
         ("STRICT", "2", "AUTOINSTR_STRICT='2' is neither true nor false; false is used"),
         ("CAPTURE_CONTENT", "all", "AUTOINSTR_CAPTURE_CONTENT='all' is neither true nor false; false is used"),
+        ("METRICS_ENABLED", "x", "AUTOINSTR_METRICS_ENABLED='x' is neither true nor false; true is used"),
         ("JOURNAL", "yes", "AUTOINSTR_JOURNAL='yes' is none of auto, on, off; auto is used"),
     ],
 )
@@ -235,7 +236,7 @@ def test_a_misspelt_variable_is_told() -> None:
     found = Settings.from_environ({"AUTOINSTR_SPAN_MAP": "my.yaml", "AUTOINSTR_RANKS": "all", "AUTOINSTR_QQ": "1"})
     assert found.mistakes == (
         "there is no variable AUTOINSTR_QQ; it is ignored",
-        "there is no variable AUTOINSTR_SPAN_MAP, did you mean 'SPAN_MAPS'?; it is ignored",
+        "there is no variable AUTOINSTR_SPAN_MAP, did you mean 'AUTOINSTR_SPAN_MAPS'?; it is ignored",
     )
 
 
