@@ -15,6 +15,7 @@ from autoinstr import resource
 from autoinstr.metrics import switch
 from autoinstr.notices import say
 from autoinstr.settings import Settings
+from autoinstr.signal_masks import no_signals_over_forks
 from autoinstr.spans.ids import RunIdGenerator
 
 QUEUE_SIZE = 32_768
@@ -52,6 +53,10 @@ class AutoinstrConfigurator(_OTelSDKConfigurator):
         if not settings.enabled:
             return
         settings.hand_down(told=False)
+        with no_signals_over_forks():
+            self._set_up(settings, kwargs)
+
+    def _set_up(self, settings: Settings, kwargs: dict[str, Any]) -> None:
         if os.environ.get("OTEL_CONFIG_FILE", "").strip():
             super()._configure(**kwargs)  # type: ignore[no-untyped-call]
             return

@@ -29,6 +29,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from autoinstr import resource
 from autoinstr.notices import describe, say
+from autoinstr.signal_masks import no_signals
 
 EXIT_SECONDS = 5.0
 """How long the end of the process may wait for a collector that answers."""
@@ -444,7 +445,8 @@ class _StandIn:
     def start(self) -> None:
         if self.thread is None:
             self.thread = threading.Thread(target=self._work_off, args=(self.works,), name=self.name, daemon=True)
-            self.thread.start()
+            with no_signals():
+                self.thread.start()
 
     @staticmethod
     def _work_off(works: queue.SimpleQueue[_Work]) -> None:
@@ -479,7 +481,8 @@ def _hand_over(work: _Work, stand_in: _StandIn) -> bool:
         stand_in.works.put(work)
         return True
     try:
-        threading.Thread(target=_do, args=(work,), name=stand_in.name, daemon=True).start()
+        with no_signals():
+            threading.Thread(target=_do, args=(work,), name=stand_in.name, daemon=True).start()
     except RuntimeError:
         return False
     return True
@@ -515,7 +518,7 @@ def _end_all(provider: Any, guards: Sequence[GuardedExporter]) -> None:
         for ends in _other_providers():
             thread = threading.Thread(target=_shut_down, args=(ends,), daemon=True)
             try:
-                thread.start()
+                thread.start()  # by a thread of ours, whose mask it has
                 beside.append(thread)
             except RuntimeError:  # Python 3.12 at exit
                 after.append(ends)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 
+from autoinstr.signal_masks import no_signals
 from autoinstr.spans import GROUP_ATTRIBUTE
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ class HangWatch(SpanProcessor):
             with self._lock:
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._watch, name="autoinstr-hang", daemon=True)
-                    self._thread.start()
+                    with no_signals():
+                        self._thread.start()
 
     def on_end(self, span: ReadableSpan) -> None:
         opened = self._open.pop(span.context.span_id, None) if self._open and span.context else None

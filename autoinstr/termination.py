@@ -2,12 +2,12 @@
 
 Only where nobody handles SIGTERM, only from the main thread, and only for a process with something to send.
 A handler that is there already stays, and one that is set later takes our place: such a process either goes on
-or comes to its end through `atexit`, which sends as well. A later handler that calls the one before it finds that
-ours does nothing, as there was nothing to call.
+or comes to its end through `atexit`, which sends as well. The program does not see ours (`hidden_handler`): it finds
+the default, and where it sets the default, ours comes back.
 
 Python runs a handler in the main thread, between two of its instructions. A main thread that hangs inside a
 library (a collective that waits for a dead rank) would no longer die of SIGTERM, so a thread of ours learns of
-the signal from `signal.set_wakeup_fd` and does the same without the main thread. Where somebody else has that
+the signal from `signal.set_wakeup_fd` and does the same without the main thread. While somebody else has that
 descriptor (asyncio's signal handlers), the handler alone has to do.
 """
 
@@ -25,6 +25,8 @@ from types import FrameType
 from typing import Any
 
 from autoinstr.descriptors import identity_of, moved_high
+from autoinstr.hidden_handler import HiddenHandler
+from autoinstr.signal_masks import no_signals
 
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid of whoever wrote (unix(7))
 
@@ -42,7 +44,7 @@ class Termination:
         def on_sigterm(signum: int, frame: FrameType | None) -> None:
             self._on_sigterm()
 
-        self._handler = on_sigterm
+        self._handler = HiddenHandler(signal.SIGTERM, on_sigterm)
 
     def _reset(self) -> None:
         # plain locks: a handler may interrupt anything, also the inside of a `threading.Event`
@@ -56,9 +58,8 @@ class Termination:
         if self._installed or threading.current_thread() is not threading.main_thread():
             return False
         try:
-            if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+            if not self._handler.install():
                 return False
-            signal.signal(signal.SIGTERM, self._handler)
         except (ValueError, OSError):  # a subinterpreter
             return False
         self._installed = True
@@ -71,25 +72,25 @@ class Termination:
         if not self._installed or threading.current_thread() is not threading.main_thread():
             return
         self._installed = False
-        if signal.getsignal(signal.SIGTERM) is self._handler:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self._unwatch()
+        self._handler.remove()
 
     # -- the signal -----------------------------------------------------------------------------------
 
     def _on_sigterm(self) -> None:
-        if signal.getsignal(signal.SIGTERM) is not self._handler:
-            return  # a handler set after ours calls the one before it
+        if not self._handler.is_there():
+            return  # whoever has got hold of it all the same calls it from a handler of his
         if not self._dying:  # the second SIGTERM of an impatient sender ends the waiting
             self._dying = True
             if self._claimed.acquire(False):
                 try:
                     # not threading.Thread: its lock may be held by what we interrupt
-                    _thread.start_new_thread(self._run_flush, ())
+                    with no_signals():
+                        _thread.start_new_thread(self._run_flush, ())
                 except RuntimeError:
                     self._flushed.release()
             self._flushed.acquire(timeout=self._seconds)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self._handler.give_way()
         os.kill(os.getpid(), signal.SIGTERM)
 
     def _run_flush(self) -> None:
@@ -107,21 +108,20 @@ class Termination:
         reader, writer = map(_Ours, socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM))
         writer.socket.setblocking(False)
         reader.socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        before = signal.set_wakeup_fd(writer.number, warn_on_full_buffer=False)
-        if before != -1:
-            signal.set_wakeup_fd(before)
+        if not self._handler.wake_up_by(lambda: writer.number if writer.is_ours() else -1):
             reader.close()
             writer.close()
             return
         self._sockets = (reader, writer)
-        threading.Thread(target=self._listen, args=(reader,), name="autoinstr-sigterm", daemon=True).start()
+        with no_signals():
+            threading.Thread(target=self._listen, args=(reader,), name="autoinstr-sigterm", daemon=True).start()
 
     def _unwatch(self) -> None:
         if self._sockets is None:
             return
         reader, writer = self._sockets
         self._sockets = None
-        _take_back_wakeup(writer)
+        self._handler.wake_up_no_more()
         reader.wake()
         reader.close()
         writer.close()
@@ -146,7 +146,7 @@ class Termination:
             sender = _sender(ancillary)
             if data[0] != signal.SIGTERM or sender != os.getpid():
                 continue
-            if signal.getsignal(signal.SIGTERM) is not self._handler or not self._claimed.acquire(False):
+            if not self._handler.is_there() or not self._claimed.acquire(False):
                 continue
             self._run_flush()
             # `signal.signal` is for the main thread only, and that one may never come back
@@ -164,10 +164,10 @@ class Termination:
             if self._sockets is not None:
                 reader, writer = self._sockets
                 self._sockets = None
-                _take_back_wakeup(writer)
+                self._handler.wake_up_no_more()
                 reader.close()
                 writer.close()
-            if signal.getsignal(signal.SIGTERM) is self._handler:
+            if self._handler.is_there():
                 self._watch()
         except Exception:  # the handler alone has to do
             pass
@@ -197,12 +197,6 @@ class _Ours:
             self.socket.close()
         else:
             self.socket.detach()
-
-
-def _take_back_wakeup(writer: _Ours) -> None:
-    before = signal.set_wakeup_fd(-1)
-    if before not in (-1, writer.number):
-        signal.set_wakeup_fd(before)
 
 
 def _sender(ancillary: list[tuple[int, int, Any]]) -> int | None:

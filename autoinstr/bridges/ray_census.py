@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from autoinstr.notices import describe, say
+from autoinstr.signal_masks import no_signals
 
 _NAMESPACE = b"autoinstr"
 _PREFIX = b"actor:"
@@ -49,7 +50,8 @@ def install(ray: Any, replace: Callable[[Any, str, Callable[[Any], Any]], None])
 def _watch(worker: Any) -> None:
     job = worker.current_job_id
     thread = threading.Thread(target=_run, args=(worker, job), name="autoinstr-ray-census", daemon=True)
-    thread.start()
+    with no_signals():
+        thread.start()
 
 
 def _run(worker: Any, job: Any) -> None:

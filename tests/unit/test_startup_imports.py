@@ -33,6 +33,7 @@ OURS = {
     "autoinstr.resource",
     "autoinstr.second_provider",
     "autoinstr.settings",
+    "autoinstr.signal_masks",
     "autoinstr.sitecustomize_chain",
     "autoinstr.spans",
     "autoinstr.spans.ids",
