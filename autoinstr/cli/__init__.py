@@ -2,13 +2,15 @@
 
 A subcommand is a module of this package, named for the word typed, with ``add_parser(subparsers)`` and
 ``run(args) -> int``. The first sets the second as its parser's default, the second gives the exit status:
-0 good, 1 the thing asked about is bad, 2 it could not be asked (wrong usage, a full disk). To add a subcommand, write the module and list it in
-``COMMANDS``. What it needs beyond argparse it imports in ``run``: ``autoinstr --help`` imports every module.
+0 good, 1 the thing asked about is bad, 2 it could not be asked (wrong usage, a full disk). To add a subcommand,
+write the module and list it in ``COMMANDS``. What it needs beyond argparse it imports in ``run``:
+``autoinstr --help`` imports every module.
 """
 
 from __future__ import annotations
 
 import argparse
+import codecs
 import io
 import os
 import sys
@@ -19,6 +21,18 @@ from autoinstr import __version__
 
 COMMANDS = ("report", "postmortem", "ship", "spans", "lint", "schema", "check", "snapshot", "bundle")
 
+_PLAIN = {"├": "|", "└": "`", "│": "|", "─": "-", "×": "x", "…": "~"}
+"""What stands for the characters of our own that a terminal's encoding lacks; for others, a question mark."""
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_PLAIN.get(c, "?") for c in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error("autoinstr.plain", _plain)
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (default ``sys.argv``) and return its exit status."""
@@ -26,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         # A log file under LC_ALL=C must not turn a box character into a traceback.
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+            stream.reconfigure(errors="autoinstr.plain")
     try:
         args = _parser(arguments).parse_args(arguments)
     except SystemExit as exit_:
