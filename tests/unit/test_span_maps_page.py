@@ -54,6 +54,15 @@ def test_every_root_reducer_and_bucket_is_on_the_page() -> None:
     assert words >= {*values.ROOTS, *values.REDUCERS, *BUCKETS}
 
 
+def test_the_shipped_groups_and_presets_are_on_the_page() -> None:
+    table = PAGE[PAGE.index("\n| Group | Bucket |") :].split("\n\n")[0].splitlines()[3:]
+    shipped = [f"| `{g.name}` | {g.bucket or '-'} | {g.about} |" for g in TABLE.groups.values()]
+    assert table == shipped
+    (default,) = re.findall(r"`default` is (.*?)\.", PAGE, re.DOTALL)
+    assert re.findall(r"`(\w+)`", default) == list(TABLE.presets["default"])
+    assert set(TABLE.presets["per_step"]) == TABLE.groups.keys() - {"per_prompt"}
+
+
 @pytest.mark.parametrize("text", MAPS, ids=range(len(MAPS)))
 def test_the_examples_have_no_mistakes(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "my_map.yaml"
