@@ -58,14 +58,6 @@ class Selector:
     argument: str
     values: tuple[Any, ...]
 
-    @property
-    def exact(self) -> tuple[Any, ...]:
-        return tuple(v for v in self.values if not _is_pattern(v))
-
-    @property
-    def patterns(self) -> tuple[str, ...]:
-        return tuple(v for v in self.values if _is_pattern(v))
-
     def accepts(self, value: Any) -> bool:
         """Whether `value` is one of the values or matches a pattern; what can't be compared is not accepted."""
         for wanted in self.values:

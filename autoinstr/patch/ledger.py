@@ -89,6 +89,3 @@ class Ledger:
 
     records: list[Record] = field(default_factory=list)
     installed: list[Installed] = field(default_factory=list)
-
-    def in_state(self, state: str) -> list[Record]:
-        return [record for record in self.records if record.state == state]
