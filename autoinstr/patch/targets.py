@@ -374,15 +374,41 @@ def _shim(function: Any, look_up: Callable[..., tuple[Any, int]]) -> Any:
 def wrap_init_subclass(cls: type, on_subclass: Callable[[type], None]) -> tuple[Found, Any]:
     """An `__init_subclass__` that also reports every class defined later below `cls`, and where it goes."""
     own = vars(cls).get("__init_subclass__")
+    report = _Reporter(on_subclass)
 
-    @uncounted
     def __init_subclass__(subclass: Any, **kwargs: Any) -> None:
         if own is not None:
             own.__get__(None, subclass)(**kwargs)
         else:
             super(cls, subclass).__init_subclass__(**kwargs)  # type: ignore[arg-type]
-        on_subclass(subclass)
+        report(subclass)
 
-    if own is not None:
-        functools.update_wrapper(__init_subclass__, own.__func__)
-    return Found(cls, "__init_subclass__", own, inherited=own is None), classmethod(__init_subclass__)  # type: ignore[arg-type]
+    if own is None:
+        return Found(cls, "__init_subclass__", own, inherited=True), _Unlisted(__init_subclass__)
+    functools.update_wrapper(__init_subclass__, own.__func__)
+    return Found(cls, "__init_subclass__", own, inherited=False), classmethod(__init_subclass__)  # type: ignore[arg-type]
+
+
+class _Unlisted(classmethod):  # type: ignore[type-arg]
+    """Not seen by who goes through a class's methods, as the one of `object` is not: Ray gives each to an actor."""
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return functools.partial(self.__func__, type(instance) if owner is None else owner)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_Unlisted, (self.__func__,))  # by cloudpickle, with a class that is pickled by value
+
+
+class _Reporter:
+    def __init__(self, on_subclass: Callable[[type], None]) -> None:
+        self._on_subclass = on_subclass
+
+    def __call__(self, cls: type) -> None:
+        self._on_subclass(cls)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_reporting_to_nobody, ())  # see functions.Entering.__reduce__
+
+
+def _reporting_to_nobody() -> _Reporter:
+    return _Reporter(lambda cls: None)

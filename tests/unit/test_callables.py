@@ -492,6 +492,7 @@ JOINS = {
     "match: args.label, once: true}}",
     "each": "{group: job, each: '{m}:Timer.items'}",
     "start_from": "{group: job, function: '{m}:Timer.time', start_from: '{m}:Timer.start'}",
+    "subclasses": "{group: job, function: '{m}:Timer.start', subclasses: true}",
 }
 
 
@@ -526,6 +527,12 @@ def test_a_class_with_any_join_point_pickles_by_value(join: str, make: Make) -> 
             assert (copied.start("a"), list(copied.items()), copied.stop("a")) == ("a", [1, 2], "a")
             with copied.time("a") as got, Region() as region:
                 assert (got, region.label) == ("a", "a")
+
+            class Later(Timer):
+                def start(self, label):
+                    return [super().start(label)]
+
+            assert Later().start("a") == ["a"]
         assert spans.tree() == ""
     finally:
         cloudpickle.unregister_pickle_by_value(module)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import inspect
 from typing import Any
 
 from toy_packages import Write, spans_map
@@ -191,3 +192,22 @@ def test_other_kinds_of_methods(write: Write) -> None:
         work = load("toy.work")
         assert (work.Below.c(), work.Below().p, asyncio.run(work.Below().a())) == ("cb", "pb", "ab")
     assert spans.tree() == "toy.c\ntoy.p\ntoy.a"
+
+
+def test_a_class_is_not_seen_to_have_a_method_more(write: Write) -> None:
+    """Ray makes every function and method of a class one of its actors."""
+    write(toy__work=SOURCE)
+    work = load("toy.work")
+    tagged = "class Tagged(Base):\n    def __init_subclass__(cls): super().__init_subclass__()\n"
+    exec(tagged, vars(work))
+
+    def listed() -> list[list[str]]:
+        classes = (work.Base, work.Without, work.Deep, work.Tagged)
+        return [
+            [name for name, _ in inspect.getmembers(cls, lambda m: inspect.isfunction(m) or inspect.ismethod(m))]
+            for cls in classes
+        ]
+
+    before = listed()
+    with record(text=MAP):
+        assert listed() == before
