@@ -17,7 +17,7 @@ _HIGH = 200
 _MANY = 64
 """Whoever closes so many at once closes what is not his."""
 
-Identity = tuple[int, int]
+Identity = tuple[int, int, bool]
 
 
 def moved_high(low: int) -> int:
@@ -31,12 +31,20 @@ def moved_high(low: int) -> int:
 
 
 def identity_of(descriptor: int) -> Identity | None:
-    """What tells a file from another that was opened under its number; None where nothing is open there."""
+    """What tells a file from another that was opened under its number, and from itself once it has been deleted.
+
+    None where nothing is open there.
+    """
     try:
         found = os.fstat(descriptor)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return found.st_dev, found.st_ino, found.st_nlink == 0
+
+
+def deleted(identity: Identity | None) -> Identity | None:
+    """The identity of the same file after its deletion."""
+    return None if identity is None else (identity[0], identity[1], True)
 
 
 def before_all_are_closed(act: Callable[[], Callable[[], None]]) -> Callable[[], None]:

@@ -21,7 +21,7 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 
 from autoinstr import __version__
-from autoinstr.descriptors import identity_of, moved_high
+from autoinstr.descriptors import Identity, deleted, identity_of, moved_high
 from autoinstr.journal import encoding, identity
 from autoinstr.notices import say
 from autoinstr.resource import completed
@@ -59,7 +59,8 @@ class JournalProcessor(SpanProcessor):
         self._opening = False
         self._ended = False
         self._torn = False
-        self._identity: tuple[int, int] | None = None
+        self._identity: Identity | None = None
+        self._begun = ""
         self._started_ns = time.time_ns()
         self._brief = ""
         self._told: Any = None
@@ -221,7 +222,8 @@ class JournalProcessor(SpanProcessor):
             self._identity = identity_of(file)
             # the first record before any other thread sees the file
             self.path = path
-            self._put(file, self._introduction(span, host, pid))
+            self._begun = self._introduction(span, host, pid)
+            self._put(file, self._begun)
         except OSError as error:
             self._failed = True
             say(f"the journal {path} can't be written: {error.strerror or error}; this run keeps no journal")
@@ -229,12 +231,31 @@ class JournalProcessor(SpanProcessor):
         self._told = span.resource
         self._file = file
 
-    def _reopened(self) -> int:
-        """The journal's file under a new descriptor; the old number is somebody else's now, and stays open."""
+    def _reopened(self, file: int) -> int:
+        """The journal's file, where `file` is that no more: somebody else's by now, closed, or deleted.
+
+        One that was deleted begins anew, in place of what would be written for nobody.
+        """
         assert self.path is not None
-        file = _open_high(self.path)
-        self._identity = identity_of(file)
-        return file
+        with self._lock:
+            found = identity_of(file)
+            if found == self._identity:  # another thread was here
+                return file
+            was_deleted = found is not None and found == deleted(self._identity)
+            if was_deleted:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+            again = _open_high(self.path)
+            self._identity = identity_of(again)
+            if was_deleted:
+                os.dup2(again, file, inheritable=False)  # another thread may be writing to it
+                os.close(again)
+                again = file
+                say(f"the journal {self.path} was deleted: it begins anew", once="journal deleted")
+            self._file = again
+        if was_deleted:
+            self._told = None
+            os.write(again, self._begun.encode())
+        return again
 
     def _introduction(self, span: ReadableSpan, host: str, pid: int) -> str:
         about: dict[str, Any] = {
@@ -263,7 +284,7 @@ class JournalProcessor(SpanProcessor):
             data, self._torn = b"\n" + data, False
         if identity_of(file) != self._identity:
             # whoever closed every descriptor (a daemon does) may hold a file of its own under our number
-            file = self._file = self._reopened()
+            file = self._reopened(file)
         written = os.write(file, data)
         while written < len(data):  # a signal, or a disk that is nearly full
             self._torn = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -167,3 +168,32 @@ def test_a_span_that_interrupts_the_opening_of_the_file_does_not_wait_for_it(
     assert len(records) == 3, "the process's start, and the span's start and end"
     processor.end_process()  # else this process says it of the test, as it ends
     assert capsys.readouterr().err == f"autoinstr: the journal {file} lacks 1 records that could not be written\n"
+
+
+@pytest.mark.parametrize("what", ["the file", "the folder", "the folder of all runs"])
+def test_a_journal_that_is_deleted_begins_anew(
+    journal: Any, what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tracer, processor, _ = journal
+    with tracer.start_as_current_span("before"):
+        pass
+    first = processor.path.read_text().splitlines()
+    with tracer.start_as_current_span("open"):
+        if what == "the file":
+            processor.path.unlink()
+        else:
+            shutil.rmtree(tmp_path if what == "the folder of all runs" else processor.folder)
+    with tracer.start_as_current_span("after"):
+        pass
+
+    again = processor.path.read_text().splitlines()
+    assert again[0] == first[0]  # who the process is
+    assert [line["name"] for line in map(name_of, again) if line] == ["open", "after"]
+    assert processor.lost == 0
+    assert processor.path.stat().st_nlink == 1
+    assert capsys.readouterr().err == f"autoinstr: the journal {processor.path} was deleted: it begins anew\n"
+
+
+def name_of(line: str) -> Any:
+    read = json.loads(line)
+    return read["resourceSpans"][0]["scopeSpans"][0]["spans"][0] if "resourceSpans" in read else None
