@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from typing import Any, Final
 
-_MAX_INT: Final = 2**63 - 1
+_MAX_INT: Final = 2**53
+"""Beyond it an integer is told as a float: a counter whose sum of integers leaves 64 bits can't be sent, and with it
+nothing else of the process."""
 
 
 class ElsewhereError(ValueError):

@@ -201,7 +201,7 @@ class Odd:
     ("value", "expected"),
     [
         (1, 1), (1.5, 1.5), (True, None), ("1", None), (None, None), ([1.0], None), ({"a": 1}, None), (1j, None),
-        (Colour.RED, 3), (10**30, 1e30), (-(10**30), -1e30),
+        (Colour.RED, 3), (10**30, 1e30), (-(10**30), -1e30), (2**53, 2**53),
         (np.float64(1.5), 1.5), (np.float32(0.5), 0.5), (np.int64(3), 3), (np.bool_(True), None),
         (np.array(2.5), 2.5), (np.array([2.5]), None), (np.array(True), None), (np.complex64(1), None),
         (np.str_("x"), None), (np.datetime64("2026-01-01"), None)
@@ -292,6 +292,20 @@ def test_a_bad_value_is_said_once_and_silences_nothing_else(
         "autoinstr: my.shrinks: -1 is left out (from 'shrinks'): a counter only grows",
         "autoinstr: my.far: 'far' is a tensor on cuda and is left out: reading it would make training wait",
     ]
+
+
+def test_a_sum_that_no_integer_of_otlp_holds_does_not_silence_the_rest(make: Make) -> None:
+    from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+
+    module = make(LOGGER)
+    with record(text=toy_map(module, "my.tokens: {from: tokens, kind: counter}", "my.loss: {from: loss}")) as run:
+        for _ in range(3):
+            module.Logger().log_metrics({"tokens": 2**63 - 1, "loss": 0.5}, 1)
+        data = run.metric_reader.get_metrics_data()
+    encoded = encode_metrics(data)
+    metrics = {m.name: m for r in encoded.resource_metrics for s in r.scope_metrics for m in s.metrics}
+    assert metrics["my.tokens"].sum.data_points[0].as_double == 3 * 2.0**63
+    assert metrics["my.loss"].gauge.data_points[0].as_double == 0.5
 
 
 class Refusing(dict):
