@@ -281,8 +281,10 @@ def _read_the_environment(settings: Settings) -> tuple[Catalog, bool]:
             note(f"AUTOINSTR_SPAN_GROUPS: {text}")
     if settings.strict:
         maps.maps_for()  # read them all now: a mistake stops the process before any training
-        if mistakes:
-            _stop()
+    for mistake in maps.lost_additions():
+        note(mistake)
+    if settings.strict and mistakes:
+        _stop()
     return maps, selected
 
 

@@ -217,6 +217,7 @@ def record(
         if loaded.map is not None:
             inline.append((3, loaded.map))
     read = found.maps_for() + inline
+    mistakes += map(str, catalog.lost_additions([m for _, m in read], list))
     table = found.table.extended(g for _, m in inline for g in m.groups)
     selection = _select(groups, table, mistakes)
     if mistakes:

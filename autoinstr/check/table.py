@@ -23,7 +23,7 @@ def table(outcomes: Sequence[tuple[Facts, Outcome]]) -> str:
         for row in outcome.rows:
             if isinstance(row.entry, SeriesEntry):
                 series.setdefault(row.entry.name, row.entry.kind)
-            elif isinstance(row.entry, SpanEntry):
+            elif isinstance(row.entry, SpanEntry) and row.entry.opens:
                 spans.setdefault(row.entry.name, row.entry.group)
     tables = [_lines(head, names, outcomes) for head, names in (("Span | Group", spans), ("Series | Kind", series))]
     return "\n\n".join("\n".join(lines) for lines in tables if lines)
@@ -37,7 +37,11 @@ def _lines(head: str, names: dict[str, str], outcomes: Sequence[tuple[Facts, Out
     for name, kind in names.items():
         cells = []
         for _, outcome in outcomes:
-            states = {row.state for row in outcome.rows if row.entry.name == name}
+            states = {
+                row.state
+                for row in outcome.rows
+                if row.entry.name == name and not (isinstance(row.entry, SpanEntry) and not row.entry.opens)
+            }
             cells.append(next((mark for state, mark in _MARKS.items() if state in states), "-"))
         lines.append(f"| `{name}` | {kind} | " + " | ".join(cells) + " |")
     return lines

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from autoinstr.maps.model import Mistake
+    from autoinstr.maps.model import Mistake, SpanMap
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -40,7 +40,18 @@ def lint(paths: list[Path]) -> tuple[list[Mistake], int]:
     catalog = Catalog(mistakes.append)
     _ = catalog.table  # the shipped groups' own mistakes come first, in a run too
     catalog.add_user(path for path in paths if not is_shipped_groups(path))
+    mistakes += catalog.lost_additions(_other_maps)
     return mistakes, catalog.looked_at()
+
+
+def _other_maps() -> list[SpanMap]:
+    """The maps that are beside those of the user in a run."""
+    from autoinstr.maps.catalog import Catalog
+
+    others = Catalog(lambda mistake: None)
+    others.add_builtin("all")
+    others.add_installed()
+    return [span_map for _, span_map in others.maps_for()]
 
 
 def _count(number: int, thing: str) -> str:

@@ -109,7 +109,7 @@ def _detail(span: ActiveSpan, spec: str) -> str:
         *(("replaces", f"{_short(place.file)}:{place.line}") for place in span.replaces),
         ("package", span.package),
         ("group", f"{entry.group}: {span.group_about}" if span.group_about else entry.group),
-        ("bucket", span.bucket or "none"),
+        *([("bucket", span.bucket or "none")] if entry.opens else []),
         ("selected", f"{_selected(span)} ({_why(span, spec)})"),
     ]
     first = "begin" if join.kind == "between" else join.kind
@@ -132,7 +132,7 @@ def _detail(span: ActiveSpan, spec: str) -> str:
         lines.append(("start_from", f"{entry.start_from}{_arguments(entry.start_from)}"))
     if entry.versions:
         lines.append(("versions", entry.versions))
-    flags = [name for name in ("optional", "subclasses", "content", "threads") if getattr(entry, name)]
+    flags = [name for name in ("keep", "optional", "subclasses", "content", "threads") if getattr(entry, name)]
     flags += ["once"] if join.once else []
     if flags:
         lines.append(("also", ", ".join(flags)))
@@ -192,6 +192,7 @@ def _plain(span: ActiveSpan) -> dict[str, Any]:
         "coalesce": None
         if entry.coalesce is None
         else {"match": [path.text for path in entry.coalesce.match], "count": entry.coalesce.count},
+        "keep": entry.keep,
         "optional": entry.optional,
         "subclasses": entry.subclasses,
         "content": entry.content,

@@ -54,6 +54,7 @@ def read_active(span_maps: Iterable[Path], builtin_maps: str, span_groups: str) 
     catalog.add_installed()
     catalog.add_user(span_maps)
     read = catalog.maps_for()
+    active.mistakes += map(str, catalog.lost_additions())
     table = catalog.table
     selection = select(span_groups, table)
     entries = layered(read)
@@ -76,11 +77,11 @@ def read_active(span_maps: Iterable[Path], builtin_maps: str, span_groups: str) 
                 entry,
                 span_map.package,
                 LAYERS[layer],
-                None if bucket == "none" else bucket,
+                None if bucket == "none" or not entry.opens else bucket,
                 group.about,
                 selected,
                 moved if not selected and moved is not None and selection.selects_group(moved) else None,
-                tuple(replaced.get(entry.name, ())),
+                tuple(replaced.get(entry.name, ())) if entry.opens else (),
             )
         )
     names = {entry.name for entry in entries}

@@ -197,6 +197,11 @@ class Catalog:
                     found.append((file.layer, span_map))
         return found
 
+    def lost_additions(self, more: Callable[[], Iterable[SpanMap]] | None = None) -> list[Mistake]:
+        """A mistake for each entry read so far that adds to a span which no map opens; `more` instead of all maps."""
+        read = [span_map for span_map in self._read.values() if span_map is not None]
+        return lost_additions(read, more or (lambda: [span_map for _, span_map in self.maps_for()])) if read else []
+
     def _get(self, path: Path) -> SpanMap | None:
         if path not in self._read:
             from autoinstr.maps import loader
@@ -223,16 +228,39 @@ class Catalog:
 
 
 def layered(maps: Iterable[tuple[int, SpanMap]]) -> list[SpanEntry]:
-    """The entries that hold: a span name in a higher layer replaces it in all lower ones, `disabled` removes it."""
+    """The entries that hold: a span name in a higher layer replaces it in all lower ones, `disabled` removes it.
+
+    An entry that only adds to a span replaces nothing.
+    """
     by_layer: dict[int, list[SpanMap]] = {}
     for layer, span_map in maps:
         by_layer.setdefault(layer, []).append(span_map)
     entries: list[SpanEntry] = []
     for _, group in sorted(by_layer.items()):
-        replaced = {e.name for m in group for e in m.spans} | {name for m in group for name in m.disabled}
+        replaced = {e.name for m in group for e in m.spans if e.opens} | {name for m in group for name in m.disabled}
         entries = [e for e in entries if e.name not in replaced]
         entries += [e for m in group for e in m.spans]
     return entries
+
+
+def lost_additions(maps: Iterable[SpanMap], more: Callable[[], Iterable[SpanMap]]) -> list[Mistake]:
+    """A mistake for each entry of `maps` that adds to a span which neither they nor `more` open."""
+    from autoinstr.maps.model import Mistake
+    from autoinstr.maps.words import did_you_mean
+
+    def opened(those: Iterable[SpanMap]) -> set[str]:
+        return {name for m in those for e in m.spans if e.opens for name in (e.name, *e.also)}
+
+    maps = list(maps)
+    adding = [entry for m in maps for entry in m.spans if not entry.opens]
+    known = opened(maps)
+    if any(entry.name not in known for entry in adding):
+        known |= opened(more())
+    return [
+        Mistake(e.place, f"no map opens a span {e.name!r}{did_you_mean(e.name, known)}", "this entry of it is idle")
+        for e in adding
+        if e.name not in known
+    ]
 
 
 def yaml_files(folder: Path, on_refusal: Callable[[OSError], object] | None = None) -> list[Path]:

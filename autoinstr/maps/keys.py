@@ -38,9 +38,11 @@ SPAN_KEYS: Final = (
     Key("block", "targets", "A span for every `with` block that this function or context-manager class makes."),
     Key("between", "between", "A span that one function begins and another ends."),
     Key("each", "targets", "A span for every item that a loop pulls from what this function returns."),
+    Key("attributes_from", "targets", "No span: each call of this function adds to the open span of this name."),
     Key("inside", "modules", "Only calls that come from these modules or below. An empty list lifts the map's."),
     Key("only_when", "only_when", "Only calls in which these value paths have one of these values."),
     Key("attributes", "attributes", "Attribute names, each with a value path or a list: the first that gives one."),
+    Key("keep", "boolean", "With attributes_from: attributes that the span has already stay. Default: false."),
     Key("resource", "run_attributes", "Resource attributes of the run, learned when the span begins: the model."),
     Key("bucket", "bucket_or_none", "The goodput bucket of this span, in place of its group's; no scope changes it."),
     Key("scope", "scope", "What holds for every span that is opened below this one."),
@@ -56,8 +58,10 @@ SPAN_KEYS: Final = (
     Key("about", "text", "What the span stands for, in a line."),
 )  # fmt: skip
 
-JOIN_KINDS: Final = ("function", "block", "between", "each")
-"""Where a span is: an entry has exactly one of these keys."""
+JOIN_KINDS: Final = ("function", "block", "between", "each", "attributes_from")
+"""Where a span is, or what adds to it: an entry has exactly one of these keys."""
+SPANS_OWN: Final = ("resource", "bucket", "scope", "coalesce", "threads", "start_from", "also")
+"""What `attributes_from` does not go with: it has no span of its own."""
 
 BETWEEN_KEYS: Final = (
     Key("begin", "targets", "The span begins when this is called."),

@@ -126,6 +126,7 @@ class _Reader:
         self.mistakes: list[Mistake] = []
         self._consequence = "the map is left out"
         self._lost_groups: set[str] = set()
+        self._package = ""
         self._by_kind: dict[str, Callable[[Node, str], Any]] = {
             "alternatives": self.alternatives,
             "attributes": self.attributes,
@@ -318,6 +319,7 @@ class _Reader:
             if needed not in found and complete:
                 self.mistake(root.place, f"a map needs the key {needed!r}")
                 complete = False
+        self._package = found.get("package", "")
         groups: list[Group] = found.get("groups", [])
         self.table = self.table.extended(groups)
         entries: list[SpanEntry] = []
@@ -437,11 +439,12 @@ class _Reader:
         self._check_fit(place, kind, found, attributes)
         if "inside" in found:
             inside = found["inside"]
-        elif kind == "function":
+        elif kind in ("function", "attributes_from"):
             inside = ()  # a map's `inside` says who opens the blocks; a function is a place of its own
         return SpanEntry(
             name=name,
             map=map_name,
+            package=self._package,
             place=place,
             group=found["group"],
             join=join,
@@ -452,6 +455,7 @@ class _Reader:
             bucket=found.get("bucket"),
             scope=found.get("scope"),
             coalesce=found.get("coalesce"),
+            keep=found.get("keep", False),
             optional=found.get("optional", False),
             subclasses=found.get("subclasses", False),
             content=found.get("content", False),
@@ -464,6 +468,14 @@ class _Reader:
 
     def _check_fit(self, place: Place, kind: str, found: dict[str, Any], attributes: Any) -> None:
         """What can be read but means nothing at this join point is a mistake, not silence."""
+        if kind == "attributes_from":
+            strange = [key for key in keys.SPANS_OWN if key in found]
+            if strange:
+                raise self.wrong(place, f"{strange[0]} does not go with attributes_from, which opens no span")
+            if not attributes:
+                raise self.wrong(place, "attributes_from needs 'attributes': what the open span gets")
+        elif "keep" in found:
+            raise self.wrong(place, f"keep goes with attributes_from, not with {kind}")
         if "start_from" in found and kind not in ("function", "between"):
             raise self.wrong(found["start_from"].place, f"start_from goes with function and between, not with {kind}")
         if "coalesce" in found and kind not in ("function", "block"):
@@ -473,7 +485,7 @@ class _Reader:
             late = sorted(roots & values.AT_END)
             if not late:
                 continue
-            if kind != "function":
+            if kind not in ("function", "attributes_from"):
                 raise self.wrong(
                     place, f"the attribute {key!r} reads {late[0]!r}, which goes with function, not {kind}"
                 )

@@ -95,7 +95,7 @@ class Alternatives:
 
 @dataclass(frozen=True)
 class JoinPoint:
-    """Where a span is: `kind` is function, block, between or each.
+    """Where a span is: `kind` is function, block, between or each; or attributes_from, which is no span.
 
     `targets` are all patched; for `between`, `targets` begin the span; `ends` end it when
     they return, `untils` when they are called.
@@ -134,6 +134,8 @@ class SpanEntry:
 
     name: str
     map: str
+    package: str
+    """The package that the map speaks of. Targets may lie in others."""
     place: Place
     group: str
     join: JoinPoint
@@ -147,6 +149,8 @@ class SpanEntry:
     """The bucket written on the span, `none` for none; None leaves it to the group and the scope."""
     scope: Scope | None = None
     coalesce: Coalesce | None = None
+    keep: bool = False
+    """Whether attributes that the open span has stay as they are."""
     optional: bool = False
     subclasses: bool = False
     content: bool = False
@@ -155,6 +159,11 @@ class SpanEntry:
     versions: str | None = None
     also: tuple[str, ...] = ()
     about: str = ""
+
+    @property
+    def opens(self) -> bool:
+        """Whether the entry opens spans; one that does not adds attributes to the span that others of its name open."""
+        return self.join.kind != "attributes_from"
 
     def targets(self) -> tuple[Target, ...]:
         """Every target that this entry names."""

@@ -66,6 +66,9 @@ def _definitions(table: GroupTable) -> Schema:
             "else": {
                 "required": ["group"],
                 "oneOf": [{"required": [kind]} for kind in keys.JOIN_KINDS],
+                "if": {"required": ["attributes_from"]},
+                "then": {"required": ["attributes"], "propertyNames": {"not": {"enum": list(keys.SPANS_OWN)}}},
+                "else": {"not": {"required": ["keep"]}},
             },
         },
         "group": {

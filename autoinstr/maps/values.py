@@ -7,6 +7,7 @@ asks, and never raises: what can't be had is `MISSING`, and its attribute is lef
 
 from __future__ import annotations
 
+import fnmatch
 import re
 import types
 from collections.abc import Callable, Mapping
@@ -266,6 +267,16 @@ def _reduce_type(value: Any, _: Any) -> Any:
     return MISSING if value is MISSING else type(value).__name__
 
 
+def _reduce_keys(value: Any, pattern: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return MISSING
+    return [key for key in value if type(key) is str and fnmatch.fnmatchcase(key, str(pattern))] or MISSING
+
+
+def _reduce_then(value: Any, argument: Any) -> Any:
+    return MISSING if value is MISSING or value is None else argument
+
+
 def _reduce_default(value: Any, argument: Any) -> Any:
     return argument if value is MISSING or value is None else value
 
@@ -282,14 +293,18 @@ _REDUCERS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "str": _reduce_str,
     "type": _reduce_type,
     "nbytes": _reduce_nbytes,
+    "keys": _reduce_keys,
     "add": _reduce_add,
     "div": _reduce_div,
+    "then": _reduce_then,
     "default": _reduce_default,
 }
 REDUCERS: Final = tuple(_REDUCERS)
 _OF_NUMBERS: Final = frozenset({"add", "div"})
 """They take a number, or a path to one."""
-_WITH_ARGUMENT: Final = _OF_NUMBERS | {"default"}
+_OF_ANYTHING: Final = frozenset({"then", "default"})
+"""They take a constant, or a path."""
+_WITH_ARGUMENT: Final = _OF_NUMBERS | _OF_ANYTHING | {"keys"}
 
 # -- parsing ------------------------------------------------------------------------------------------
 
@@ -384,7 +399,7 @@ def _parse_reducer(part: str, text: str) -> tuple[str, Any]:
     argument = None if raw is None else literal(raw)
     if name in _OF_NUMBERS and (isinstance(argument, bool) or not isinstance(argument, (int, float))):
         return name, _parse_operand(name, raw.strip())
-    if name == "default" and _PATH.match(raw.strip()):
+    if name in _OF_ANYTHING and _PATH.match(raw.strip()):
         return name, parse(raw)
     return name, argument
 

@@ -11,7 +11,7 @@ from autoinstr.maps.model import SpanEntry, Target
 from autoinstr.maps.values import ValuePath, signature_of
 from autoinstr.maps.words import did_you_mean
 
-_READS_ARGUMENTS = ("function", "block", "each", "begin")
+_READS_ARGUMENTS = ("function", "block", "each", "begin", "attributes_from")
 
 
 def not_taken_by(function: Any, entry: SpanEntry, target: Target, role: str) -> Iterator[str]:
@@ -26,6 +26,9 @@ def not_taken_by(function: Any, entry: SpanEntry, target: Target, role: str) -> 
         for key, paths in entry.attributes:
             if _all_wrong(paths, known):
                 yield f"{_lacks(target, paths[0].name or '', known)}; the attribute {key!r} is left out"
+        for path, _ in entry.only_when:
+            if _all_wrong((path,), known):
+                yield f"{_lacks(target, path.name or '', known)}; for 'only_when' it is null"
     for path in entry.join.match or ():
         if role != "start_from" and _all_wrong((path,), known):
             yield f"{_lacks(target, path.name or '', known)}; 'match' does not tell by it"

@@ -17,8 +17,11 @@ _TRANSPARENT = frozenset(
     {
         "contextlib",
         # several entries on one function are wrappers in wrappers
+        "autoinstr.metrics.tapper",
+        "autoinstr.patch.adding",
         "autoinstr.patch.blocks",
         "autoinstr.patch.functions",
+        "autoinstr.patch.handing",
         "autoinstr.patch.iterables",
         "autoinstr.patch.pairs",
     }

@@ -22,7 +22,7 @@ from autoinstr.patch import compiling, functions, targets
 from autoinstr.patch.ledger import APPLIED, REFUSED, Installed, Ledger, Record, carries
 from autoinstr.patch.ledger import MISSING as NOT_THERE
 from autoinstr.patch.waiting import Waiting
-from autoinstr.spans.opening import is_open
+from autoinstr.spans.opening import nearest_open
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -171,7 +171,7 @@ class _Giver:
             return args, kwargs
 
     def _given(self, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-        if self._within and not is_open(self._within):
+        if self._within and nearest_open(self._within) is None:
             return args, kwargs
         if self._where is not None and self._where(args, kwargs) in (None, MISSING):
             return args, kwargs

@@ -24,17 +24,18 @@ from typing import Any
 from autoinstr.maps.groups import GroupTable, Selection
 from autoinstr.maps.model import Scope, SpanEntry
 from autoinstr.notices import describe, say
-from autoinstr.patch import arguments, blocks, compiling, functions, iterables, ledger, pairs, targets
+from autoinstr.patch import adding, arguments, blocks, compiling, functions, iterables, ledger, pairs, targets
 from autoinstr.patch.binding import Binding, TellingBinding
 from autoinstr.patch.claims import Claim, Shared, claims_of, misfit
 from autoinstr.patch.importing import when_imported
 from autoinstr.patch.stale import find_stale, give_back
 from autoinstr.spans import joining
+from autoinstr.spans.adding import AddingPlan
 from autoinstr.spans.opening import SpanPlan, Tracers, end_at_rest
 
 # who wraps whom on one attribute, innermost first: a span that ends when a loop is called must have ended
 # before the loop's own span begins
-_ORDER = {"block": 0, "function": 1, "each": 2, "start_from": 3, "begin": 4, "end": 5, "until": 6}
+_ORDER = {"attributes_from": 0, "block": 0, "function": 1, "each": 2, "start_from": 3, "begin": 4, "end": 5, "until": 6}
 
 _Built = tuple[targets.Found, Any, list[Claim]]
 """An attribute, what is to stand there, and for whom."""
@@ -132,6 +133,8 @@ class Patcher:
         return reclassifies or any(name in shown for pair in scope.groups for name in pair)
 
     def _plan(self, entry: SpanEntry, selected: bool) -> SpanPlan:
+        if not entry.opens:
+            return AddingPlan(entry.name, entry.group, self._tracers, keep=entry.keep)
         group = self._table.groups[entry.group]
         bucket = group.bucket if entry.bucket is None else (None if entry.bucket == "none" else entry.bucket)
         return SpanPlan(
@@ -174,7 +177,9 @@ class Patcher:
                 if following and isinstance(place.owner, type):
                     self._follow_subclasses(place, following)
         self._conclude(claims)
-        for reference in find_stale(module, self.ledger.installed[before:]) if claims else ():
+        # a library's own use of what it defines is no part of what a map of another package is about
+        packages = {claim.entry.package for claim in claims}
+        for reference in find_stale(module, self.ledger.installed[before:], packages):
             self._say(f"{reference} was taken from {name} before it was patched: calls through it have no span")
 
     def waiting(self) -> list[Claim]:
@@ -366,6 +371,10 @@ class Patcher:
                 clock = shared.clock.read if shared.clock is not None else None
                 enter = functions.Entering(shared.plan, binding, entry.inside, "", clock)
                 current = functions.wrap_function(current, enter, binding)
+            elif claim.role == "attributes_from":
+                current = adding.wrap_adding(
+                    current, functions.Entering(shared.plan, binding, entry.inside, "", None), binding
+                )
             elif claim.role == "each":
                 enter = functions.Entering(shared.plan, binding, entry.inside, module, None)
                 current = iterables.wrap_each(current, enter)
@@ -460,6 +469,7 @@ class Patcher:
             installed, cancel = self.ledger.installed[::-1], self._cancel
             for records in self.ledger.records:
                 records.state = ledger.UNDONE
+            packages = {claim.entry.package for listed in self._claims.values() for claim in listed}
             self._claims.clear()
             self._entries.clear()
             self.ledger.installed.clear()
@@ -478,7 +488,7 @@ class Patcher:
             except Exception as error:
                 say(f"{one.found.name} could not be put back, and is switched off: {describe(error)}")
         try:
-            give_back(restored)
+            give_back(restored, packages)
         except Exception as error:
             say(f"a name of a patched function could not be put back, and is switched off: {describe(error)}")
 

@@ -10,15 +10,15 @@ from typing import Any
 from autoinstr.patch.ledger import Installed
 
 
-def find_stale(module: Any, installed: Iterable[Installed]) -> list[str]:
-    """`other.name` for every module of the same package (and `__main__`) that holds an original of `installed`.
+def find_stale(module: Any, installed: Iterable[Installed], packages: Iterable[str]) -> list[str]:
+    """`other.name` for every module of these packages (and `__main__`) that holds an original of `installed`.
 
     They took it before `module` was patched, and go on meaning the original. Not counted: the module that
     defines the function, which holds it by right. What is found is also noted in `installed`.
     """
     originals = {id(i.found.raw): i for i in installed if i.found.owner is module and _is_function(i.found.raw)}
     found: list[str] = []
-    for other, name, value in _names_near({module.__name__} if originals else set()):
+    for other, name, value in _names_near(set(packages) if originals else set()):
         patch = originals.get(id(value))
         if patch is not None and other is not module and other.__name__ != value.__module__:
             patch.stale.append(f"{other.__name__}.{name}")
@@ -26,12 +26,17 @@ def find_stale(module: Any, installed: Iterable[Installed]) -> list[str]:
     return found
 
 
-def give_back(installed: Iterable[Installed]) -> None:
-    """Give modules that took a wrapper by name the original, now that the patch is undone."""
+def give_back(installed: Iterable[Installed], packages: Iterable[str]) -> None:
+    """Give modules that took a wrapper by name the original, now that the patch is undone.
+
+    Looked for in these packages, and in those of the patched modules.
+    """
     wrappers = {
         id(i.new): i for i in installed if isinstance(i.found.owner, types.ModuleType) and _is_function(i.found.raw)
     }
-    for other, name, value in _names_near({i.found.owner.__name__ for i in wrappers.values()}):
+    for other, name, value in _names_near(
+        {i.found.owner.__name__ for i in wrappers.values()}.union(packages if wrappers else ())
+    ):
         patch = wrappers.get(id(value))
         if patch is not None and patch.found.owner is not other:
             setattr(other, name, patch.found.raw)

@@ -35,6 +35,8 @@ class SharedSpan(Span):
         self._span = span
         self._opened = opened
         self.is_over = False
+        self.theirs: set[str] = set()
+        """The attributes that the other holder has set."""
         self._is_theirs_alone = False
         self._end_time: int | None = None
 
@@ -60,9 +62,11 @@ class SharedSpan(Span):
             self._is_theirs_alone = True
 
     def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        self.theirs.update(attributes)
         self._span.set_attributes(attributes)
 
     def set_attribute(self, key: str, value: Any) -> None:
+        self.theirs.add(key)
         self._span.set_attribute(key, value)
 
     def add_event(self, name: str, attributes: Any = None, timestamp: int | None = None) -> None:
@@ -91,11 +95,18 @@ class SharedSpan(Span):
 class LentSpan(SharedSpan):
     """Another instrumentation's span, as we hold it: we add what it lacks, and leave the rest to its owner."""
 
+    def __init__(self, span: Any) -> None:
+        super().__init__(span, None)
+        self._added: dict[str, Any] = {}
+
     def set_attributes(self, attributes: Mapping[str, Any]) -> None:
         there = self._span.attributes or {}
-        lacking = {key: value for key, value in attributes.items() if key not in there}
+        added = self._added
+        # what we have added may change, unless its owner has set it since
+        lacking = {k: v for k, v in attributes.items() if k not in there or (k in added and added[k] == there[k])}
         if lacking and self._span.is_recording():  # its owner may have ended it before ours is over
             self._span.set_attributes(lacking)
+            added.update(lacking)
 
     def set_attribute(self, key: str, value: Any) -> None:
         self.set_attributes({key: value})
@@ -150,11 +161,11 @@ def _share_ours(
         span.update_name(name)
     if GROUP_ATTRIBUTE in (span.instrumentation_scope.attributes or {}):
         span._instrumentation_scope = _scope_of_theirs(scope, span.instrumentation_scope)
-    if attributes:
-        span.set_attributes(attributes)
     for link in links or ():
         span.add_link(link.context, link.attributes)
     shared = opened.shared = SharedSpan(span, opened)
+    if attributes:
+        shared.set_attributes(attributes)
     return shared
 
 
@@ -176,7 +187,7 @@ def _lend_theirs(above: Any, names: frozenset[str]) -> LentSpan | None:
     """The span of another instrumentation that is current, if ours would be the same."""
     if getattr(above, "name", None) not in names or isinstance(above, SharedSpan) or not above.is_recording():
         return None
-    return LentSpan(above, None)
+    return LentSpan(above)
 
 
 _original: Any = None

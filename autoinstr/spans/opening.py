@@ -72,14 +72,24 @@ def is_ours(span: Any) -> bool:
     return scope is not None and (scope.name == SCOPE_NAME or GROUP_ATTRIBUTE in (scope.attributes or ()))
 
 
-def is_open(names: Collection[str]) -> bool:
-    """Whether a span of one of these names is open, in this process, around what runs now."""
+def nearest_open(names: Collection[str]) -> Opened | None:
+    """The innermost open span of one of these names, in this process, around what runs now."""
     above: Any = get_current().get(OPENED_KEY)
     while above is not None:
         if above.span is not None and any(name in above.names for name in names):
-            return True
+            return above  # type: ignore[no-any-return]
         above = above.outer
-    return False
+    return None
+
+
+def set_on(opened: Opened, span: Any, attributes: Mapping[str, Any], keep: bool = False) -> None:
+    """Set attributes of ours on an open span. What another instrumentation has set there stays; with `keep`, all."""
+    there: Collection[str] = opened.shared.theirs if opened.shared is not None else ()
+    if keep:
+        there = span.attributes or ()
+    lacking = {key: value for key, value in attributes.items() if key not in there} if there else attributes
+    if lacking:
+        span.set_attributes(lacking)
 
 
 def carries_into_threads(context: Context) -> bool:
@@ -491,7 +501,7 @@ def close(
         opened.token = None  # it keeps what was current before, and so on without end
         opened.context = opened.previous  # its own context holds it: a cycle for the collector
         if attributes:
-            span.set_attributes(attributes)
+            set_on(opened, span, attributes)
         if lost_end is not None:
             span.set_attribute(LOST_END_ATTRIBUTE, lost_end)
         if rest is not None and rest.plan.counts is not None:
@@ -524,7 +534,7 @@ def _laid_to_rest(opened: Opened, rest: Rest, span: Span, attributes: Mapping[st
         if opened.stranded:  # left out of order: whatever is current may still build on it
             return False
         if attributes:
-            span.set_attributes(attributes)
+            set_on(opened, span, attributes)
         tell = since - rest.told_ns >= _TELL_AGAIN_NS
         if opened.shared is not None and not opened.shared.is_over:  # theirs too, and they are still in it
             tell = False

@@ -8,6 +8,7 @@ of its own, on a cluster of its own. What is under test is the tree of spans tha
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import socket
@@ -28,6 +29,9 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from runs import INSTRUMENT, clean_environment, journal_lines, journal_spans  # noqa: E402
+
+from autoinstr.maps import catalog  # noqa: E402
+from autoinstr.patch import arguments, targets  # noqa: E402
 
 TRAINING = HERE / "ray_training"
 HIDDEN = TRAINING / "hidden"
@@ -382,6 +386,20 @@ class TestAttached:
 
     def test_a_worker_without_us_works_as_before(self, tmp_path: Path, plain: Run, cluster: str) -> None:
         assert_works_as_before(drive("without", tmp_path, address=cluster, RUNTIME_ENV=WITHOUT_US), plain)
+
+
+def test_what_the_shipped_maps_name_of_ray_is_there_and_takes_the_arguments() -> None:
+    found = catalog.Catalog(lambda mistake: pytest.fail(str(mistake)))
+    found.add_builtin("all")
+    named = []
+    for _, span_map in found.maps_for():
+        for entry in span_map.spans:
+            for target in entry.targets():
+                if target.module.partition(".")[0] == "ray":
+                    named.append(str(target))
+                    place = targets.find(importlib.import_module(target.module), target.qualname)
+                    assert not list(arguments.not_taken_by(place.raw, entry, target, entry.join.kind))
+    assert named == ["ray:cluster_resources", "ray:init"]
 
 
 def test_with_rays_own_tracing_its_spans_and_ours_are_one_trace(tmp_path: Path, plain: Run) -> None:

@@ -96,6 +96,8 @@ def begin(): speak(3)
 def end(): speak(3)
 def log_metrics(metrics): speak(3)
 def request(headers=None): speak(3)
+def adding(): speak(3)
+async def adding_later(): speak(3)
 """
 
 USE = """
@@ -130,12 +132,14 @@ def use():
     work.end()
     work.log_metrics({"loss": 1})
     work.request()
+    work.adding()
     with concurrent.futures.ThreadPoolExecutor() as pool:
         pool.submit(work.begin).result()
 
 async def awaiting():
     await work.coroutine()
     await work.decorated()
+    await work.adding_later()
     async for _ in work.async_generator():
         pass
     async with work.async_block("a"):
@@ -172,6 +176,10 @@ MAP = (
         "toy.pair: {between: {begin: toy.work:begin, end: toy.work:end}}",
     )
     + """
+  toy.with_more:
+    - {group: job, function: toy.use:use}
+    - {group: job, attributes_from: [toy.work:adding, toy.work:adding_later], attributes: {result: outcome}}
+    - {group: job, attributes_from: toy.work:adding, attributes: {constant: 1}}
 metrics:
   toy.work:log_metrics: {values: args.metrics, series: {toy.loss: {from: loss}}}
 arguments:

@@ -169,3 +169,26 @@ def test_self_of_a_method_is_let_go(make: Make) -> None:
         del a
         assert ref() is None
     assert spans.tree() == "it n=1"
+
+
+def test_the_caller_is_the_users_under_every_other_patch_of_ours(make: Make) -> None:
+    module = make("def f(x, headers=None): return x\ndef run():\n    step = 3\n    return f(1)\n")
+    text = span_map(
+        module,
+        """
+        run:
+          - {group: job, function: "{m}:run"}
+          - {group: job, attributes_from: "{m}:f", attributes: {x: return}}
+        it: {group: job, function: "{m}:f", attributes: {step: caller.step}}
+        """,
+    )
+    text += """
+metrics:
+  {m}:f: {series: {my.x: {value: args.x}}}
+arguments:
+  {m}:f: {group: job, add: {headers: trace_headers}}
+""".replace("{m}", module.__name__)
+    with record(text=text) as spans:
+        assert module.run() == 1
+    assert spans.tree() == "run x=1\n  it step=3"
+    assert spans.series() == "my.x gauge 1.0"

@@ -163,7 +163,8 @@ things = st.recursive(
     max_leaves=8,
 )
 steps = st.sampled_from(["", ".a", "[0]", ".label", ".a.b", "[-1].a"])
-reducers = st.sampled_from(["", *(f" | {name}" for name in REDUCERS if name not in ("add", "div", "default"))])
+WITHOUT_ARGUMENT = [name for name in REDUCERS if name not in ("add", "div", "keys", "then", "default")]
+reducers = st.sampled_from(["", " | keys(*)", *(f" | {name}" for name in WITHOUT_ARGUMENT)])
 paths = st.builds(lambda s, r: f"args.x{s}{r}", steps, reducers)
 
 

@@ -132,10 +132,13 @@ SPANS = {
         "{group: step, function: 'a:b', bucket: 1}",
         "4:45: bucket must be a text, not a number; put it in quotes",
     ),
-    "no join": ("{group: step}", "4:3: the span 's' needs one of function, block, between, each (has none)"),
+    "no join": (
+        "{group: step}",
+        "4:3: the span 's' needs one of function, block, between, each, attributes_from (has none)",
+    ),
     "two joins": (
         "{group: step, function: 'a:b', block: 'a:b'}",
-        "4:3: the span 's' needs one of function, block, between, each (has function and block)",
+        "4:3: the span 's' needs one of function, block, between, each, attributes_from (has function and block)",
     ),
     "target": ("{group: step, function: a.b.c}", "4:30: 'a.b.c' is no target; write package.module:Class.method"),
     "target dots": (
@@ -578,7 +581,7 @@ def test_a_huge_number_gives_a_short_message(number: str) -> None:
 @pytest.mark.parametrize("path", ["args." + "x" * 5000 + " y", "args.x[" + "9" * 5000 + "]", "args.x | " + "y" * 5000])
 def test_a_huge_word_gives_a_short_message(path: str) -> None:
     (line,) = lines(one(f"{{group: step, function: 'a:b', attributes: {{k: '{path}'}}}}"))
-    assert len(line) < 320
+    assert len(line) < 400
 
 
 @pytest.mark.parametrize("text", ["[" * 3000, "a: " + "{a: " * 3000, "- " * 3000])

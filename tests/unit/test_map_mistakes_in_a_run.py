@@ -40,6 +40,13 @@ WRONG = {
         "4:19: unknown group 'stpe', did you mean 'step'?; the span 'my.bad' is left out",
         ["my.good", "my.other"],
     ),
+    "attributes for a span that no map opens": (
+        "map: bad\npackage: my_pkg\nspans:\n"
+        "  my.godo: {group: step, attributes_from: my_pkg.loop:bad, attributes: {a: 1}}\n"
+        "  my.other: {group: step, function: my_pkg.loop:other}\n",
+        "4:3: no map opens a span 'my.godo', did you mean 'my.good'?; this entry of it is idle",
+        ["my.good", "my.other"],
+    ),
     "broken YAML": (
         "map: bad\npackage: my_pkg\nspans:\n"
         "  my.bad: {group: step\n"

@@ -174,3 +174,27 @@ def test_wrong_maps_for_both(document: Any) -> None:
 def test_a_disabled_span_needs_nothing_else() -> None:
     VALIDATOR.validate({"map": "m", "package": "p", "spans": {"s": {"disabled": True}}})
     assert wrong({"map": "m", "package": "p", "spans": {"s": {"disabled": False}}})
+
+
+def test_what_adds_to_a_span_has_attributes_and_nothing_of_a_span_of_its_own() -> None:
+    def adding(**more: Any) -> dict[str, Any]:
+        entry = {"group": "step", "attributes_from": "a:b", "attributes": {"k": "return"}, **more}
+        return {"map": "m", "package": "p", "spans": {"s": [{"group": "step", "function": "a:c"}, entry]}}
+
+    assert not wrong(adding(keep=True, only_when={"args.x": None}, about="more of s"))
+    without = adding()
+    del without["spans"]["s"][1]["attributes"]
+    assert wrong(without)
+    own = {
+        "resource": {"k": "args.x"},
+        "bucket": "idle",
+        "scope": {"bucket": "idle"},
+        "coalesce": {"match": "args.x"},
+        "threads": True,
+        "start_from": "a:d",
+        "also": "t",
+    }
+    assert set(own) == set(keys.SPANS_OWN)
+    assert [key for key, value in own.items() if not wrong(adding(**{key: value}))] == []
+    assert not wrong(a_map())
+    assert wrong(a_map(keep=True))

@@ -196,6 +196,7 @@ def test_as_json(spans: Any, mine: Path) -> None:
                 "attributes": {},
                 "scope": None,
                 "coalesce": None,
+                "keep": False,
                 "optional": False,
                 "subclasses": False,
                 "content": False,
