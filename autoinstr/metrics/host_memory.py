@@ -2,22 +2,24 @@
 
 Who tells holds a lock on a file with the node's name in the run's folder, which containers of one node share while
 their temporary folders are their own. Without a journal there is no such folder, and some storage that nodes share
-knows no locks: then the file is in the node's temporary folder. When the holder ends, the next process to be asked
-takes over. Only Linux tells (`/proc/meminfo`).
+knows no locks: then a name of the node's abstract sockets is held, which leaves nothing behind. When the holder ends,
+the next process to be asked takes over. Only Linux tells (`/proc/meminfo`).
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 import socket
-import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from opentelemetry.metrics import CallbackOptions, Observation
+
+from autoinstr import descriptors
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
@@ -31,44 +33,48 @@ class NodeLock:
     `run_folder` is where the run's journal is, if it has one.
     """
 
-    def __init__(self, run_id: str, run_folder: Path | None = None, temporary: Path | None = None) -> None:
+    def __init__(self, run_id: str, run_folder: Path | None = None) -> None:
         digest = hashlib.sha256(run_id.encode("utf-8", "surrogateescape")).hexdigest()[:16]
-        user = os.getuid() if hasattr(os, "getuid") else 0
-        self.paths = [(temporary or Path(tempfile.gettempdir())) / f"autoinstr-{user}-{digest}.lock"]
-        """Where the lock may be: the first one that can be locked by anybody counts, for all processes of the node."""
+        self._ways: list[Callable[[], int | None]] = [lambda: _take_name(f"\0autoinstr-{os.getuid()}-{digest}")]
+        """How it may be taken: the first that works for anybody counts, for all processes of the node."""
         if run_folder is not None:
-            self.paths.insert(0, run_folder / f"{socket.gethostname()}.lock")
-        self._file: int | None = None
+            path = run_folder / f"{socket.gethostname()}.lock"
+            self._ways.insert(0, lambda: _lock(path))
+        self._held: int | None = None
+        self._identity: descriptors.Identity | None = None
         self._pid = 0
 
     def is_ours(self) -> bool:
         """Whether this process holds it; takes it where nobody does."""
         pid = os.getpid()
-        if self._file is not None and self._pid == pid:
-            return True
-        if self._file is not None:  # a forked child: the lock is its parent's
-            os.close(self._file)
-            self._file = None
-        for path in self.paths:
+        if self._held is not None:
+            still = descriptors.identity_of(self._held) == self._identity  # a daemon closes all, and opens others
+            if still and self._pid == pid:
+                return True
+            if still:  # a forked child: the lock is its parent's
+                os.close(self._held)
+            self._held = None
+        for take in self._ways:
             try:
-                self._file = _lock(path)
-            except (ImportError, OSError):
+                held = take()
+            except OSError:
                 continue
-            self._pid = pid
-            return self._file is not None
+            if held is None:
+                return False
+            self._held = descriptors.moved_high(held)
+            self._identity, self._pid = descriptors.identity_of(self._held), pid
+            return True
         return False
 
 
 def _lock(path: Path) -> int | None:
-    """A descriptor that holds the lock, or None where another process does.
+    """A descriptor that holds the lock on a file, or None where another process does.
 
     Raises:
         OSError: where nobody can lock the file.
     """
-    import fcntl
-
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -77,6 +83,22 @@ def _lock(path: Path) -> int | None:
             return None
         raise
     return file
+
+
+def _take_name(name: str) -> int | None:
+    """A descriptor that holds a name of Linux's abstract namespace of sockets, or None where another process does.
+
+    Raises:
+        OSError: where there are no such names.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as holder:
+        try:
+            holder.bind(name)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return None
+            raise
+        return holder.detach()
 
 
 def observe(meter: Meter, run_id: str, run_folder: Path | None = None) -> None:

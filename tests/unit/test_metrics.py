@@ -10,6 +10,7 @@ import math
 import pickle
 import socket
 import sys
+import tempfile
 import threading
 import types
 from pathlib import Path
@@ -916,40 +917,60 @@ def test_one_process_of_a_node_tells_its_memory(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.glob("*.lock")] == [f"{socket.gethostname()}.lock"]
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells")
 @pytest.mark.parametrize("trouble", ["no folder", "no locks", "read only"])
-def test_where_the_runs_folder_can_not_be_locked_the_lock_is_the_nodes(
+def test_where_the_runs_folder_can_not_be_locked_the_lock_is_the_nodes_and_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
-    run, temporary = tmp_path / "run", tmp_path / "temporary"
-    real = host_memory._lock
-
     def lock(path: Path) -> int | None:
-        if path.parent == run:
-            raise OSError({"no locks": errno.ENOLCK, "read only": errno.EROFS}[trouble], trouble)
-        return real(path)
+        raise OSError({"no locks": errno.ENOLCK, "read only": errno.EROFS}[trouble], trouble)
 
     monkeypatch.setattr(host_memory, "_lock", lock)
-    folder = None if trouble == "no folder" else run
-    first = host_memory.NodeLock("a run", folder, temporary)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = None if trouble == "no folder" else tmp_path / "run"
+    run = f"a run of {tmp_path}"
+    first = host_memory.NodeLock(run, folder)
     assert first.is_ours()
     assert first.is_ours()
-    assert not host_memory.NodeLock("a run", folder, temporary).is_ours()
-    assert host_memory.NodeLock("another run", folder, temporary).is_ours()
+    assert not host_memory.NodeLock(run, folder).is_ours()
+    assert host_memory.NodeLock(f"another {run}", folder).is_ours()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells")
-def test_the_lock_passes_on_when_its_holder_is_gone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("journal", [True, False])
+def test_the_lock_passes_on_when_its_holder_is_gone(tmp_path: Path, journal: bool) -> None:
     import os
 
+    run, folder = f"a run of {tmp_path}", tmp_path if journal else None
     child = os.fork()
     if not child:
-        os._exit(0 if host_memory.NodeLock("run", tmp_path).is_ours() else 1)
+        os._exit(0 if host_memory.NodeLock(run, folder).is_ours() else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    lock = host_memory.NodeLock("run", tmp_path)
+    lock = host_memory.NodeLock(run, folder)
     assert lock.is_ours()
     child = os.fork()
     if not child:
         os._exit(1 if lock.is_ours() else 0)  # a forked child does not take it for its own
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert lock.is_ours()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells")
+@pytest.mark.parametrize("journal", [True, False])
+def test_a_daemon_that_closes_all_loses_the_lock_and_no_file_of_its_own(tmp_path: Path, journal: bool) -> None:
+    import os
+
+    run, folder = f"a run of {tmp_path}", tmp_path if journal else None
+    lock = host_memory.NodeLock(run, folder)
+    assert lock.is_ours()
+    child = os.fork()
+    if not child:
+        held = lock._held or 0
+        mine = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(mine, held)  # what the daemon opens next gets the number
+        taken = lock.is_ours()
+        os._exit(1 if taken or not os.path.samestat(os.fstat(held), os.fstat(mine)) else 0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert lock.is_ours()
 
