@@ -376,6 +376,7 @@ def wrap_init_subclass(cls: type, on_subclass: Callable[[type], None]) -> tuple[
     own = vars(cls).get("__init_subclass__")
     report = _Reporter(on_subclass)
 
+    @uncounted
     def __init_subclass__(subclass: Any, **kwargs: Any) -> None:
         if own is not None:
             own.__get__(None, subclass)(**kwargs)
