@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export import SpanExportResult
 
 from autoinstr import resource
 from autoinstr.notices import describe, say
@@ -39,16 +39,18 @@ _RESOLVE_SECONDS = 1.0
 _REASON_CHARACTERS = 200
 _GRPC_SECONDS = 0.5
 """How long to wait for gRPC to end its threads."""
+SPANS_FAIL = "export"
+"""The key under which it is said that spans do not arrive."""
 
 
-class GuardedExporter(SpanExporter):
-    """`exporter`, counted and bounded. `endpoint` is only read to name it and to see whether anybody is there."""
+class GuardedExporter:
+    """`exporter`, counted and bounded. `once` is the key under which it is said that nothing arrives."""
 
     what = "spans"
     """What is sent, in words: another kind of exporter has a class below this one."""
     queue_variable = "OTEL_BSP_MAX_QUEUE_SIZE"
-    once = "export"
-    """The key under which it is said that nothing arrives."""
+    failure: Any = SpanExportResult.FAILURE
+    """What is answered where nothing is tried."""
     loggers: tuple[str, ...] = (
         "opentelemetry.exporter.otlp.proto.grpc.exporter",
         "opentelemetry.exporter.otlp.proto.grpc.trace_exporter",
@@ -58,9 +60,11 @@ class GuardedExporter(SpanExporter):
     )
     """Who is quiet from now on."""
 
-    def __init__(self, exporter: Any) -> None:
+    def __init__(self, exporter: Any, once: str = SPANS_FAIL) -> None:
         self.warn_of_loss = False
-        self.endpoint = str(getattr(exporter, "_endpoint", "") or type(exporter).__name__)
+        self.once = once
+        self.endpoint = endpoint_of(exporter)
+        """Only read to name it, and to see whether anybody is there."""
         self.on_delivery: Callable[[str, Sequence[int], bool], None] | None = None
         """Told of each batch: the endpoint, the ids of its spans, and whether the exporter took them."""
         self.lost = 0
@@ -97,22 +101,23 @@ class GuardedExporter(SpanExporter):
         for span in items:
             resource.complete(span)
 
-    def export(self, spans: Sequence[Any]) -> Any:
+    def export(self, items: Any, **how: Any) -> Any:
+        """Export by the guarded exporter, with its answer."""
         if (self._closing and self._down) or self._no_address:
-            self._account(spans, taken=False)
-            return SpanExportResult.FAILURE
+            self.account(items, taken=False)
+            return self.failure
         if self._inherited:
             self._inherited = False
             renew_connections(self._exporter)
-        self.complete(spans)
+        self.complete(items)
         self._exporting = True
         last_words()
         why = ""
         try:
             with AT_WORK:
-                result = self._exporter.export(spans)
+                result = self._exporter.export(items, **how)
         except Exception as error:
-            result, why = SpanExportResult.FAILURE, describe(error)
+            result, why = self.failure, describe(error)
         finally:
             self._exporting = False
         taken = result.name == SpanExportResult.SUCCESS.name  # each signal has an enumeration of its own
@@ -121,14 +126,15 @@ class GuardedExporter(SpanExporter):
         if not taken:
             because = f": {why}" if why else ""
             say(f"{self.what} could not be sent to {self.endpoint}{because}; training goes on", once=self.once)
-        self._account(spans, taken)
+        self.account(items, taken)
         return result
 
-    def _account(self, spans: Sequence[Any], taken: bool) -> None:
+    def account(self, items: Any, taken: bool) -> None:
+        """Count and tell what became of a batch."""
         if not taken:
-            self.lost += len(spans)
+            self.lost += len(items)
         if self.on_delivery is not None:
-            self.on_delivery(self.endpoint, self.identify(spans), taken)
+            self.on_delivery(self.endpoint, self.identify(items), taken)
 
     def count_dropped(self, count: int, queue_size: int) -> None:
         """The processor in front has dropped the oldest spans of its queue."""
@@ -156,10 +162,10 @@ class GuardedExporter(SpanExporter):
         if not self._inherited:
             self._exporter.shutdown()  # also ends a retry that is waiting right now
 
-    def shutdown(self) -> None:
+    def shutdown(self, *args: Any, **kwargs: Any) -> None:
         # what came through a fork and was never used is the parent's to close
         if not (self._inherited or (self._closing and self._down)):
-            self._exporter.shutdown()
+            self._exporter.shutdown(*args, **kwargs)
         self.say_what_was_lost()
 
     def say_what_was_lost(self) -> None:
@@ -194,9 +200,20 @@ class _CountedDrops:
         return getattr(self._metrics, name)
 
 
+def endpoint_of(exporter: Any) -> str:
+    """Where an exporter sends, or the name of its kind."""
+    return str(getattr(exporter, "_endpoint", "") or type(exporter).__name__)
+
+
 def address(endpoint: str) -> str:
     """Host and port of an endpoint."""
     return endpoint.partition("//")[2].partition("/")[0] or endpoint
+
+
+def key_beside(span_guards: Iterable[GuardedExporter], exporter: Any) -> str:
+    """The key of another signal's exporter: where it sends where spans go, what fails for both is said once."""
+    here = address(endpoint_of(exporter))
+    return SPANS_FAIL if here in {address(one.endpoint) for one in span_guards} else f"export to {here}"
 
 
 class Exports:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from autoinstr.exporting import GuardedExporter, address, guard_batch
+from autoinstr.exporting import GuardedExporter, guard_batch, key_beside
 
 
 class GuardedLogExporter(GuardedExporter):
@@ -33,10 +33,6 @@ def guard(provider: Any, span_guards: Iterable[GuardedExporter]) -> list[Guarded
 
     Where records go where spans go, what fails for both is said once.
     """
-    spans_go_to = {address(one.endpoint) for one in span_guards}
+    beside = list(span_guards)
     processors = getattr(getattr(provider, "_multi_log_record_processor", None), "_log_record_processors", ())
-    guards = guard_batch(processors, GuardedLogExporter)
-    for one in guards:
-        if address(one.endpoint) not in spans_go_to:
-            one.once = f"export to {address(one.endpoint)}"
-    return guards
+    return guard_batch(processors, lambda exporter: GuardedLogExporter(exporter, key_beside(beside, exporter)))
