@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from autoinstr.journal.decoding import BROKEN, attributes_of, text, value_of
+
 Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | None"
 SpanKey: TypeAlias = "tuple[str, str]"
 
@@ -41,8 +43,6 @@ BUCKET = "rl.bucket"
 
 _STATUS_ERROR = (2, "STATUS_CODE_ERROR")
 _NO_PARENT = "0" * 16
-# What a misshapen line can raise while it is taken apart.
-_BROKEN = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 _RUNS_NAMED = 10
 
 
@@ -310,7 +310,7 @@ def _read_process(
                 for record in records:
                     if record.event == PROCESS_START or not process.resource:
                         _describe(process, record)
-            except _BROKEN:
+            except BROKEN:
                 process.broken_lines += 1
                 continue
             for record in records:
@@ -342,7 +342,7 @@ def _read_process(
 
 
 def _describe(process: Process, record: _Record) -> None:
-    resource = _attributes(record.resource.get("attributes"))
+    resource = attributes_of(record.resource.get("attributes"))
     rank = resource.get("nv.dl.rank", resource.get("dl.rank"))
     pid = _whole(resource.get("process.pid"))
     process.resource = resource
@@ -361,7 +361,7 @@ def _records(document: dict[str, Any], process: int) -> Iterator[_Record]:
         resource = of_resource.get("resource", {})
         for of_scope in of_resource.get("scopeSpans", ()):
             scope = of_scope.get("scope", {})
-            group = _text_or_none(_attributes(scope.get("attributes")).get(GROUP))
+            group = _text_or_none(attributes_of(scope.get("attributes")).get(GROUP))
             for encoded in of_scope.get("spans", ()):
                 span = _finished_span(encoded, group, process)
                 yield _Record(_FINISHED, max(span.start_ns, span.end_ns or 0), span, {}, resource)
@@ -376,18 +376,18 @@ def _records(document: dict[str, Any], process: int) -> Iterator[_Record]:
                         yield record._replace(event=SPAN_REST)
                     continue
                 time_ns = _time(encoded.get("timeUnixNano") or encoded.get("observedTimeUnixNano") or 0)
-                attributes = _attributes(encoded.get("attributes"))
+                attributes = attributes_of(encoded.get("attributes"))
                 started = _started_span(encoded, attributes, time_ns, process) if event == SPAN_START else None
                 hang = _hang(encoded, attributes, time_ns, process) if event == HANG else None
                 yield _Record(event, time_ns, started, attributes, resource, hang)
 
 
 def _finished_span(encoded: dict[str, Any], group: str | None, process: int) -> Span:
-    attributes = _attributes(encoded.get("attributes"))
+    attributes = attributes_of(encoded.get("attributes"))
     return Span(
-        name=sys.intern(_text(encoded["name"])),
-        trace_id=sys.intern(_text(encoded["traceId"])),
-        span_id=_text(encoded["spanId"]),
+        name=sys.intern(text(encoded["name"])),
+        trace_id=sys.intern(text(encoded["traceId"])),
+        span_id=text(encoded["spanId"]),
         parent_id=_parent(encoded.get("parentSpanId")),
         start_ns=_time(encoded["startTimeUnixNano"]),
         end_ns=_time(encoded["endTimeUnixNano"]),
@@ -401,9 +401,9 @@ def _finished_span(encoded: dict[str, Any], group: str | None, process: int) -> 
 
 def _started_span(encoded: dict[str, Any], attributes: dict[str, Value], time_ns: int, process: int) -> Span:
     return Span(
-        name=sys.intern(_text(attributes.pop(SPAN_NAME))),
-        trace_id=sys.intern(_text(encoded["traceId"])),
-        span_id=_text(encoded["spanId"]),
+        name=sys.intern(text(attributes.pop(SPAN_NAME))),
+        trace_id=sys.intern(text(encoded["traceId"])),
+        span_id=text(encoded["spanId"]),
         parent_id=_parent(attributes.pop(SPAN_PARENT, None)),
         start_ns=time_ns,
         end_ns=None,
@@ -420,10 +420,10 @@ def _hang(encoded: dict[str, Any], attributes: dict[str, Value], time_ns: int, p
     return Hang(
         process=process,
         time_ns=time_ns,
-        span=(_text(encoded["traceId"]), _text(encoded["spanId"])),
-        name=_text(attributes[SPAN_NAME]),
+        span=(text(encoded["traceId"]), text(encoded["spanId"])),
+        name=text(attributes[SPAN_NAME]),
         open_for_s=float(open_for_s) if isinstance(open_for_s, (int, float)) else 0.0,
-        stacks=_text(_value(encoded.get("body") or {}) or ""),
+        stacks=text(value_of(encoded.get("body") or {}) or ""),
     )
 
 
@@ -433,40 +433,17 @@ def _error(encoded: dict[str, Any]) -> str | None:
     if status.get("code") not in _STATUS_ERROR:
         return None
     if message := status.get("message"):
-        return _text(message)
+        return text(message)
     for event in reversed(encoded.get("events", ())):
         if event.get("name") == "exception":
-            about = _attributes(event.get("attributes"))
+            about = attributes_of(event.get("attributes"))
             parts = [about.get("exception.type"), about.get("exception.message")]
             return ": ".join(str(part) for part in parts if part) or "exception"
     return "error"
 
 
-def _attributes(encoded: list[dict[str, Any]] | None) -> dict[str, Value]:
-    return {sys.intern(_text(pair["key"])): _value(pair.get("value") or {}) for pair in encoded or ()}
-
-
-def _value(encoded: dict[str, Any]) -> Value:
-    for kind, value in encoded.items():
-        if kind == "stringValue":
-            return _text(value)
-        if kind == "intValue":
-            return int(value)
-        if kind == "doubleValue":
-            return float(value)
-        if kind == "boolValue":
-            return bool(value)
-        if kind == "arrayValue":
-            return [_value(item) for item in value.get("values", ())]
-        if kind == "kvlistValue":
-            return _attributes(value.get("values"))
-        if kind == "bytesValue":
-            return _text(value)
-    return None
-
-
 def _parent(value: Value) -> str | None:
-    return _text(value) if value and value != _NO_PARENT else None
+    return text(value) if value and value != _NO_PARENT else None
 
 
 def _time(value: Any) -> int:
@@ -475,12 +452,6 @@ def _time(value: Any) -> int:
     if not 0 <= time_ns < 1 << 63:
         raise ValueError(f"no time: {value!r}")
     return time_ns
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"no text: {value!r}")
-    return value
 
 
 def _text_or_none(value: Value) -> str | None:

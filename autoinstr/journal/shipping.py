@@ -25,6 +25,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -37,7 +38,8 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
 from autoinstr.exporting import reason_in, why_unreachable, wrong_address
-from autoinstr.journal import identity
+from autoinstr.journal import decoding, identity
+from autoinstr.journal.decoding import BROKEN
 from autoinstr.journal.reader import PROCESS_END, PROCESS_START, SENT, SPAN_REST, SPAN_START, UNSENT, journal_files
 
 STATE_FILE = "shipped.json"
@@ -52,8 +54,8 @@ TRIES = 3
 QUIET_SECONDS = 60.0
 """A process on another machine whose file has not grown for so long is taken to be gone."""
 _YOUNGER_BATCHES = 2
-
-_BROKEN = (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError)
+attributes_of = partial(decoding.attributes_of, of_bytes=base64.b64decode)
+value_of = partial(decoding.value_of, of_bytes=base64.b64decode)
 
 
 class ShipError(Exception):
@@ -222,7 +224,7 @@ class Shipper:
                     continue
                 try:
                     self._take(file, line, begin)
-                except _BROKEN:
+                except BROKEN:
                     if begin >= file.offset:
                         self.done.broken_lines += 1
         return True
@@ -360,7 +362,7 @@ class Shipper:
                 lines.seek(span.begin)
                 try:
                     rebuilt.append(self._rebuild(json.loads(lines.read(span.end - span.begin)), span.span_id))
-                except _BROKEN:
+                except BROKEN:
                     self.done.broken_lines += 1
         if rebuilt:
             self._export(rebuilt)
@@ -427,7 +429,7 @@ class Shipper:
             }
         except FileNotFoundError:
             return {}
-        except (OSError, *_BROKEN) as error:
+        except (OSError, *BROKEN) as error:
             raise ShipError(
                 f"{self.folder / STATE_FILE} can't be read: {error}; without it, all is sent again"
             ) from error
@@ -617,29 +619,6 @@ def _pid(path: Path) -> int | None:
         return int(path.stem.rsplit("-", 2)[1])
     except (ValueError, IndexError):
         return None
-
-
-def attributes_of(encoded: list[dict[str, Any]] | None) -> dict[str, Any]:
-    return {pair["key"]: value_of(pair.get("value") or {}) for pair in encoded or ()}
-
-
-def value_of(encoded: dict[str, Any]) -> Any:
-    for kind, value in encoded.items():
-        if kind == "stringValue":
-            return str(value)
-        if kind == "intValue":
-            return int(value)
-        if kind == "doubleValue":
-            return float(value)
-        if kind == "boolValue":
-            return bool(value)
-        if kind == "arrayValue":
-            return [value_of(item) for item in value.get("values", ())]
-        if kind == "kvlistValue":
-            return attributes_of(value.get("values"))
-        if kind == "bytesValue":
-            return base64.b64decode(value)
-    return None
 
 
 def follow(shippers: Sequence[Shipper], every_seconds: float, on_trouble: Callable[[ShipError], None]) -> None:
