@@ -63,6 +63,7 @@ def take_turns(loop: Any, late_target: int | None = None) -> None:
     from nemo_rl.algorithms.async_utils import AsyncTrajectoryCollector
 
     driver_waits, late_has_begun, late_is_wanted = threading.Event(), threading.Event(), threading.Event()
+    added = threading.Event()
     collectors: list[Any] = []
     add = AsyncTrajectoryCollector._add
 
@@ -76,11 +77,13 @@ def take_turns(loop: Any, late_target: int | None = None) -> None:
             late_has_begun.set()
             late_is_wanted.wait()
         await add(collector, trajectory, weight_version, target_weight_version)
+        added.set()
 
     def sleep(seconds: float) -> None:
         driver_waits.set()
         if late_target is None:
-            time.sleep(seconds)
+            added.wait(60)
+            added.clear()  # and the driver looks once more
         elif not late_has_begun.is_set():
             late_has_begun.wait(60)
         else:

@@ -373,14 +373,18 @@ def test_a_manager_that_several_threads_and_tasks_share(module: Any) -> None:
                 barrier.wait()
             barrier.wait()
 
+    async def turns(count: int) -> None:
+        for _ in range(count):
+            await asyncio.sleep(0)
+
     async def task(tracer: Any, lock: Any, i: int) -> None:
         with tracer.start_as_current_span("user"):
             with lock:
-                await asyncio.sleep(0.001 * (i % 3))
+                await turns(i % 3)
                 with region:
-                    await asyncio.sleep(0.001 * (i % 2))
+                    await turns(i % 2)
                     with lock:
-                        await asyncio.sleep(0)
+                        await turns(1)
 
     with _recording(module, text) as spans:
         tracer, lock = spans.provider.get_tracer("user"), module.lock()

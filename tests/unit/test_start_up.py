@@ -209,7 +209,7 @@ def test_without_opentelemetry_instrument(project: Path) -> None:
         env=clean_environment(AUTOINSTR_SPAN_MAPS=str(project / "map.yaml")),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     (line,) = done.stderr.splitlines()

@@ -87,7 +87,7 @@ def _modules(*command: str | Path, **env: str) -> set[str]:
         env=clean_environment(**_NONE, **env),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=True,
     )
     return set(json.loads(done.stdout.splitlines()[-1]))
