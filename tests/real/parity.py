@@ -16,7 +16,8 @@ compared, test by test: ``in-tree`` with ``autoinstr``, ``in-tree`` with ``both`
 ``--branch`` and ``--plain`` are checkouts of NVIDIA-NeMo/RL: ``rajsin/lens-with-goodput``, and a tree of the same
 days. ``--lens`` is a folder that holds nemo-lens, as ``pip install --target`` makes it (on Python 3.11 the ``type``
 alias in ``nemo/lens/strategies.py`` must become a plain assignment). ``--python`` and ``--stand-ins``: as in
-``nemo_rl_unit_tests.py``. This script runs in an environment with this package.
+``nemo_rl_unit_tests.py``. An absolute path is a test file of ours, such as ``parity_tests/test_collector_on_ray.py``.
+This script runs in an environment with this package.
 
 What a side was observed to do stays in ``--keep``; another call with the same folder does not run it again.
 
@@ -114,7 +115,11 @@ def compare(tests: Sequence[str], in_tree: Mapping[str, Any], other: Mapping[str
 
 
 def differences(theirs: list[dict[str, Any]], ours: list[dict[str, Any]], side: str) -> list[str]:
-    lines = unequal("count", theirs, ours, side, lambda span: "span")
+    missing = Counter(span["test"] for span in theirs) - Counter(span["test"] for span in ours)
+    lines = [f"count: in-tree {times} more in {test}" for test, times in sorted(missing.items())]
+    theirs = [span for span in theirs if span["test"] not in missing]
+    ours = [span for span in ours if span["test"] not in missing]
+    lines += unequal("count", theirs, ours, side, lambda span: "span")
     for key in ("group", "bucket", "parent", "error", *(("spelt",) if side == "both" else ())):
         lines += unequal(key, theirs, ours, side, lambda span, key=key: span[key])
     for key in sorted({key for span in theirs for key in span["attributes"]}):
@@ -131,7 +136,7 @@ def unequal(what: str, theirs: list[Any], ours: list[Any], side: str, value: Any
     """
     left = Counter((span["test"], value(span)) for span in theirs)
     right = Counter((span["test"], value(span)) for span in ours)
-    if what != "count" and (not left - right or (not ours and theirs)):
+    if what != "count" and not left - right:
         return []
     told = []
     for name, more in ((first, left - right), (side, right - left)):
@@ -205,7 +210,7 @@ def tell(file: str, seen: Mapping[str, Mapping[str, Any]]) -> Told:
     outcomes = {test: ended["in-tree"][test] or "no end" for test in tests}
     unpassed: dict[str, Counter[str]] = defaultdict(Counter)
     for test, outcome in outcomes.items():
-        if outcome != "passed":
+        if outcome not in ("passed", "not selected"):
             unpassed[outcome][seen["in-tree"].get("why", {}).get(test) or "no reason given"] += 1
     return Told(file, Counter(outcomes.values()), unpassed, counts, rows, between, complaints)
 
@@ -338,7 +343,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 observed = observe(setup, tests, side, options.lens.resolve(), options.select)
                 kept.write_text(json.dumps(observed, indent=1))
             seen[side] = json.loads(kept.read_text())
-        files = sorted({test.split("::")[0] for test in seen["in-tree"]["tests"]})
+        ended = seen["in-tree"]["tests"].items()
+        files = sorted({test.split("::")[0] for test, outcome in ended if outcome != "not selected"})
         if not files:
             print(f"{tests}: no test ran", file=sys.stderr)
             return 1

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import wrapt
 
 _tests = os.environ["PARITY_TESTS"]
 _in_tree = os.environ.get("PARITY_IN_TREE") == "1"
@@ -26,6 +27,26 @@ def _set_all_but_timers(self: Any, target: Any, name: Any, *args: Any, **kwargs:
 
 
 pytest.MonkeyPatch.setattr = _set_all_but_timers  # type: ignore[method-assign]
+
+
+def _wait_for_ray(services: Any) -> None:
+    """Ray gives its node 30 seconds to start, which a busy machine may need more than."""
+    get_node = services.get_node
+
+    def patient(*args: Any, **kwargs: Any) -> Any:
+        until = time.monotonic() + 300
+        while True:
+            try:
+                return get_node(*args, **kwargs)
+            except RuntimeError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(1)
+
+    services.get_node = patient
+
+
+wrapt.register_post_import_hook(_wait_for_ray, "ray._private.services")
 
 
 def _write(**line: Any) -> None:
@@ -51,7 +72,8 @@ def pytest_itemcollected(item: Any) -> None:
     """Tests of a backend are left out by NeMo RL's conftest, which knows them by these marks."""
     marks = ("mcore", "automodel", "vllm", "sglang", "trtllm", "nemo_gym", "hf_gated")
     needed = [mark for mark in marks if item.get_closest_marker(mark)]
-    _write(test=item.nodeid, outcome="left out", why=f"is marked {' and '.join(needed)}")
+    how = ("left out", f"is marked {' and '.join(needed)}") if needed else ("not selected", None)
+    _write(test=item.nodeid, outcome=how[0], why=how[1])
 
 
 def pytest_collection_finish(session: Any) -> None:
