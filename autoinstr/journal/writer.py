@@ -215,7 +215,7 @@ class JournalProcessor(SpanProcessor):
     def _begin(self, span: ReadableSpan) -> None:
         host, pid = socket.gethostname(), os.getpid()
         self._brief = encoding.resource({"process.pid": pid, "nemo.run.id": self._run_id})
-        path = self.folder / f"{host}-{pid}-{self._started_ns:x}.jsonl"
+        path = self._named(host, pid, self._started_ns)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             file = _open_high(path)
@@ -231,10 +231,14 @@ class JournalProcessor(SpanProcessor):
         self._told = span.resource
         self._file = file
 
+    def _named(self, host: str, pid: int, since_ns: int) -> Path:
+        return self.folder / f"{host}-{pid}-{since_ns:x}.jsonl"
+
     def _reopened(self, file: int) -> int:
         """The journal's file, where `file` is that no more: somebody else's by now, closed, or deleted.
 
-        One that was deleted begins anew, in place of what would be written for nobody.
+        One that was deleted begins anew under another name, by which whoever reads as it grows knows it: what is
+        written to the deleted one is for nobody.
         """
         assert self.path is not None
         with self._lock:
@@ -242,15 +246,18 @@ class JournalProcessor(SpanProcessor):
             if found == self._identity:  # another thread was here
                 return file
             was_deleted = found is not None and found == deleted(self._identity)
+            path = self.path
             if was_deleted:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-            again = _open_high(self.path)
+                path = self._named(socket.gethostname(), os.getpid(), time.time_ns())
+                self.folder.mkdir(parents=True, exist_ok=True)
+            again = _open_high(path)
             self._identity = identity_of(again)
             if was_deleted:
                 os.dup2(again, file, inheritable=False)  # another thread may be writing to it
                 os.close(again)
                 again = file
-                say(f"the journal {self.path} was deleted: it begins anew", once="journal deleted")
+                say(f"the journal {self.path} was deleted: it goes on in {path.name}", once="journal deleted")
+                self.path = path
             self._file = again
         if was_deleted:
             self._told = None
