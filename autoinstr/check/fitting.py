@@ -8,10 +8,10 @@ from dataclasses import replace
 from autoinstr.check.facts import Facts
 from autoinstr.check.handing import row_of
 from autoinstr.check.lookup import Lookup, callee_of, fits, plain_names
-from autoinstr.check.outcome import ABSENT, MISSING, Finding, Outcome, Row
+from autoinstr.check.outcome import ABSENT, MISSING, Finding, Outcome, Part, Row
 from autoinstr.check.series import rows_of
 from autoinstr.maps.metric_model import MetricTap
-from autoinstr.maps.model import Alternatives, ArgumentsEntry, Place, SpanEntry, Target
+from autoinstr.maps.model import Alternatives, ArgumentsEntry, Place, Selector, SpanEntry, Target
 from autoinstr.maps.values import ValuePath
 from autoinstr.maps.words import did_you_mean
 
@@ -105,6 +105,8 @@ class _RowCheck:
             there = next((t for t in group.targets if self._lookup.exists(t)), None)
             if there is not None:
                 found.append(there)
+                gone = f"{there.module}:{there.qualname} was there before"
+                self._row.parts[str(group.targets[0].place)] = Part(there.module, there.place, gone)
                 continue
             in_module = [t for t in group.targets if t.module in self._facts.modules]
             unread = [home for t in in_module for home in self._facts.unread(t.module, t.qualname)]
@@ -134,6 +136,7 @@ class _RowCheck:
                 opened = self._lookup.opened(target, selector)
                 if any(fits(value, label) for value in wanted for label in opened):
                     self._row.labels += 1
+                    self._note_openers(target, selector, wanted)
                     continue
                 there = False
                 where = " and ".join(self._entry.inside) or target.module.partition(".")[0]
@@ -141,6 +144,13 @@ class _RowCheck:
                 hint = did_you_mean(wanted[0], opened)
                 self._lost(target.place, f"{where}: no {target.qualname}({selector.argument}={value}){hint}")
         return there
+
+    def _note_openers(self, target: Target, selector: Selector, wanted: list[str]) -> None:
+        for module, function, labels in self._lookup.openers(target, selector):
+            if any(fits(value, label) for value in wanted for label in labels):
+                what = f"{target.qualname}({selector.argument}={'|'.join(wanted)})"
+                gone = f"{module}:{function} opened {what} before"
+                self._row.parts[f"{target.place} {module}:{function}"] = Part(module, target.place, gone)
 
     # -- arguments ------------------------------------------------------------------------------------
 

@@ -38,6 +38,18 @@ class Row:
     labels: int = 0
     arguments: int = 0
     keys: int = 0
+    parts: dict[str, Part] = field(default_factory=dict)
+    """What is there of a row that is true of several places: its targets, and who opens its labels."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the places of a row. `module`: where it lies, as another one there may have taken over from it."""
+
+    module: str
+    place: Place
+    gone: str
+    """What is to be said where it is there no more."""
 
 
 @dataclass
@@ -67,8 +79,15 @@ class Outcome:
 
 
 def note_losses(outcome: Outcome, before: Outcome) -> None:
-    """Make a row that is absent now, and was there in an earlier release, a missing one."""
-    there = {id(row.entry) for row in before.rows if row.state == THERE}
+    """Make a row that is absent now, and was there in an earlier release, a missing one; so, too, one of its parts."""
+    there = {id(row.entry): row for row in before.rows if row.state == THERE}
     for row in outcome.rows:
-        if row.state == ABSENT and id(row.entry) in there:
+        earlier = there.get(id(row.entry))
+        if earlier is None or row.state == MISSING:
+            continue
+        if row.state == THERE:
+            new = {part.module for key, part in row.parts.items() if key not in earlier.parts}
+            lost = [part for key, part in earlier.parts.items() if key not in row.parts and part.module not in new]
+            row.findings = [Finding(part.place, row.entry.name, part.gone) for part in lost]
+        if row.state == ABSENT or row.findings:
             row.state = MISSING

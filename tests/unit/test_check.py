@@ -13,7 +13,7 @@ import pytest
 
 from autoinstr.check.facts import Facts, SnapshotError, from_json, to_json
 from autoinstr.check.fitting import callees_of, fit
-from autoinstr.check.outcome import ABSENT, MISSING, THERE, Outcome
+from autoinstr.check.outcome import ABSENT, MISSING, THERE, Outcome, note_losses
 from autoinstr.check.source import package_folder, read_source
 from autoinstr.cli import main
 from autoinstr.maps.catalog import Catalog
@@ -608,6 +608,35 @@ def test_what_a_release_does_not_have_is_absent(tmp_path: Path) -> None:
     }, "a span of another package is not checked"
     assert outcome.problems == []
     assert "there is no module pkg.moved, did you mean 'pkg.new.moved'?" in [f.text for f in outcome.absent]
+
+
+def test_a_part_of_a_row_that_an_earlier_release_had(tmp_path: Path) -> None:
+    """A row may be true of several places. That one of them is lost is seen beside an earlier release only."""
+    loops = 'def train(timer):\n    timer.time("train")\n\ndef train_async(timer):\n    timer.time("{}")\n'
+    more = 'def part(timer):\n    timer.time("train")\n'
+    package(tmp_path / "old", timer=TIMER, grpo=loops.format("train"), sync="def run(): ...", gone="def run(): ...")
+    package(tmp_path / "new", timer=TIMER, grpo=loops.format("training"), sync="def run(): ...")
+    package(tmp_path / "moved", timer=TIMER, grpo=loops.format("") + more, sync="def run(): ...", gone="def run(): ...")
+    found = entries(
+        """
+        a.label: {group: step, block: "pkg.timer:Timer.time(label=train)", inside: pkg.grpo}
+        a.some: {group: job, function: ["pkg.sync:run", "pkg.gone:run"]}
+        a.either: {group: job, function: [{first_of: ["pkg.gone:run", "pkg.sync:run"]}]}
+        """
+    )
+    old, new, moved = (
+        fit(found, read_source({"pkg": tmp_path / name / "pkg"}, callees_of(found), name))
+        for name in ("old", "new", "moved")
+    )
+    for outcome in (old, new, moved):
+        assert {row.state for row in outcome.rows} == {THERE}
+        note_losses(outcome, old)
+    assert said(old) == []
+    assert said(new) == [
+        "m.yaml:4:33: pkg.grpo:train_async opened Timer.time(label=train) before",
+        "m.yaml:5:51: pkg.gone:run was there before",
+    ]
+    assert said(moved) == [], "another function of the module opens it now"
 
 
 # -- the source is read and never run ----------------------------------------------------------------------
