@@ -30,7 +30,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
-        "--source", metavar="DIR", type=Path, help="a checkout of the package (default: what is installed here)"
+        "--source", metavar="DIR", type=folder, help="a checkout of the package (default: what is installed here)"
     )
     where.add_argument(
         "--snapshot", metavar="FILE", type=Path, nargs="+", help="what 'autoinstr snapshot' wrote; several are compared"
@@ -46,6 +46,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--table", action="store_true", help="print a Markdown table, a line for each span and each series"
     )
     parser.set_defaults(run=run)
+
+
+def folder(text: str) -> Path:
+    """An argument that has to be a folder; argparse says so where it is none."""
+    path = Path(text)
+    if not path.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {text!r}")
+    return path
 
 
 def run(args: argparse.Namespace) -> int:

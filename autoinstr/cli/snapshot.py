@@ -6,6 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from autoinstr.cli.check import folder
+
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
@@ -15,7 +17,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "functions with their parameters, labels with the functions that open them, local variables of those "
         "functions, keys of dicts. No code is copied, imported or run.",
     )
-    parser.add_argument("source", metavar="DIR", type=Path, help="a checkout of the package")
+    parser.add_argument("source", metavar="DIR", type=folder, help="a checkout of the package")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="where to write it (default: stdout)")
     parser.add_argument("--package", metavar="P", help="only this package")
     parser.add_argument("--release", metavar="NAME", help="what the release is called (default: the folder's name)")

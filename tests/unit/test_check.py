@@ -893,3 +893,9 @@ def test_what_can_not_be_checked(
     assert capsys.readouterr().out == "autoinstr check: no active map has a span or a metric tap for nemo_lr\n"
     monkeypatch.setenv("AUTOINSTR_BUILTIN_MAPS", "none")
     assert main(["check"]) == 1
+
+
+@pytest.mark.parametrize("arguments", [["check", "--source", "gone"], ["snapshot", "gone"]])
+def test_a_folder_that_is_not_there_is_told(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.splitlines()[-1].endswith(": there is no folder 'gone'")
