@@ -83,7 +83,7 @@ def test_an_older_journal_says_not_ended(folder: Path, capsys: pytest.CaptureFix
     main(["postmortem"])
     out = capsys.readouterr().out
     assert "not ended, last record" in out
-    assert "rl.grpo.job" in out
+    assert "rl.grpo.job  for at least 3.0 s, since " in out
 
 
 def test_identity() -> None:
@@ -192,7 +192,7 @@ def test_alive_and_then_killed(folder: Path, capsys: pytest.CaptureFixture[str])
     assert f"pid {process.pid} is gone from this machine" in out
     lines = [line.strip() for line in out.splitlines()]
     assert any(line.startswith("open") and "work.job" in line for line in lines)
-    assert any(line.startswith("work.step 3") for line in lines)
+    assert any(line.startswith("work.step 3") and "for at least " in line for line in lines)
 
 
 def test_ended(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -175,13 +175,15 @@ def _process(run: Run, fate: Fate, now_ns: int) -> list[str]:
         took = _seconds((span.end_ns or 0) - span.start_ns)
         rows.append(["finished last", one_line(span.name), f"took {took}, ended {timestamp(span.end_ns or 0)}"])
     until_ns = open_until_ns(run, process, now_ns)
+    # nobody knows how long a process that writes no more was in them
+    so_long = "for at least" if fate.state in ("killed", "not ended") else "for"
     for number, (span, depth) in enumerate(fate.open):
         iteration = span.attributes.get(ITERATION)
         rows.append(
             [
                 "open" if number == 0 else "",
                 "  " * depth + one_line(span.name) + (f" {iteration}" if iteration is not None else ""),
-                f"for {_seconds(until_ns - span.start_ns)}, since {timestamp(span.start_ns)}",
+                f"{so_long} {_seconds(until_ns - span.start_ns)}, since {timestamp(span.start_ns)}",
             ]
         )
     if not fate.open:
