@@ -6,6 +6,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
+from autoinstr.cli import which_run
+
 if TYPE_CHECKING:
     from autoinstr.journal.reader import Run
     from autoinstr.report.postmortem import Apart, Fate
@@ -17,14 +19,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="each process of a run: alive, ended or killed, and what it was in",
         description="Read a run's journal and say of each process whether it lives, ended or was killed, which "
         "spans it was in and since when, what it finished last, and which ranks stand apart from the others.",
-        epilog="Runs are looked for in $AUTOINSTR_RUN_DIR, else in autoinstr-runs/.",
+        epilog=which_run.LOOKED_FOR,
     )
-    parser.add_argument(
-        "run_id",
-        metavar="RUN",
-        nargs="?",
-        help="a run id, its beginning, or a run's folder (default: the newest run)",
-    )
+    which_run.add_argument(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
 

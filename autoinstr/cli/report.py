@@ -7,6 +7,8 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
+from autoinstr.cli import which_run
+
 if TYPE_CHECKING:
     from autoinstr.journal.reader import Run
 
@@ -18,14 +20,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "report",
         help="a run as tables: phases, goodput, what is still open",
         description="Read a run's journal and print its phases, its goodput, and what is still open.",
-        epilog="Runs are looked for in $AUTOINSTR_RUN_DIR, else in autoinstr-runs/.",
+        epilog=which_run.LOOKED_FOR,
     )
-    parser.add_argument(
-        "run_id",
-        metavar="RUN",
-        nargs="?",
-        help="a run id, its beginning, or a run's folder (default: the newest run)",
-    )
+    which_run.add_argument(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one JSON object")
     form.add_argument(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
+from autoinstr.cli import which_run
+
 _FOLLOW_SECONDS = 2.0
 
 
@@ -13,18 +15,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "ship",
         help="send a run's journal to an OTLP endpoint",
         description="Send a run's finished spans and its log records to an OTLP endpoint, from where it stopped last "
-        "time. What the run "
-        "itself has sent to that endpoint is left out.",
+        "time. What the run itself has sent to that endpoint is left out.",
         epilog="OpenTelemetry's OTEL_EXPORTER_OTLP_* variables (endpoint, protocol, headers, timeout, certificates) "
-        "count as for a run. Runs are looked for in $AUTOINSTR_RUN_DIR, else in autoinstr-runs/. Exit status: 0, or "
-        "1 when something could not be sent; the next call goes on from there.",
+        f"count as for a run. {which_run.LOOKED_FOR} Exit status: 0, or 1 when something could not be sent; the next "
+        "call goes on from there.",
     )
-    parser.add_argument(
-        "run_id",
-        metavar="RUN",
-        nargs="?",
-        help="a run id, its beginning, or a run's folder (default: the newest run)",
-    )
+    which_run.add_argument(parser)
     parser.add_argument("--endpoint", metavar="URL", help="where to (default: OTEL_EXPORTER_OTLP_ENDPOINT)")
     parser.add_argument("--protocol", choices=("grpc", "http/protobuf"), help="default: OTEL_EXPORTER_OTLP_PROTOCOL")
     parser.add_argument("--follow", action="store_true", help="go on until every process of the run is gone")
