@@ -83,7 +83,7 @@ def test_an_older_journal_says_not_ended(folder: Path, capsys: pytest.CaptureFix
     main(["postmortem"])
     out = capsys.readouterr().out
     assert "not ended, last record" in out
-    assert "rl.grpo.job  for at least 3.0 s, since " in out
+    assert "rl.grpo.job   for at least 3.0 s, since " in out
 
 
 def test_identity() -> None:
