@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,9 @@ QUEUE_SIZE = 32_768
 """Spans that may wait for the exporter: a burst of a large rollout, where the SDK's default is 2,048."""
 SEND_EVERY_MILLISECONDS = 1_000
 """How long a span may wait, where the SDK's default is 5 s: what a killed process has not sent is lost with it."""
+_METRICS = switch.EXPORTER
+_LOGS = "OTEL_LOGS_EXPORTER"
+_SIGNALS = {_METRICS: "metrics", _LOGS: "logs"}
 
 
 class AutoinstrDistro(BaseDistro):  # type: ignore[misc,unused-ignore]
@@ -38,7 +42,7 @@ class AutoinstrDistro(BaseDistro):  # type: ignore[misc,unused-ignore]
         os.environ.setdefault("OTEL_BSP_SCHEDULE_DELAY", str(SEND_EVERY_MILLISECONDS))
         if settings.logs:
             if any(os.environ.get(f"OTEL_EXPORTER_OTLP_{signal}ENDPOINT") for signal in ("", "LOGS_")):
-                os.environ.setdefault("OTEL_LOGS_EXPORTER", "otlp")
+                os.environ.setdefault(_LOGS, "otlp")
             os.environ.setdefault("OTEL_BLRP_MAX_QUEUE_SIZE", str(QUEUE_SIZE))
             os.environ.setdefault("OTEL_BLRP_SCHEDULE_DELAY", str(SEND_EVERY_MILLISECONDS))
             # of `opentelemetry-instrumentation-logging`, which would put a handler on the root logger
@@ -75,7 +79,7 @@ class AutoinstrConfigurator(_OTelSDKConfigurator):
         try:
             configure()
         except Exception as error:
-            if _set_up_without_metrics(configure, error):
+            if _failed_after_the_spans(error) or _set_up_without_metrics(configure, error):
                 return
             _set_up_without_exporters(kwargs)
             if os.environ.get("AUTOINSTR_JOURNAL", "auto").strip().lower() in ("", "auto"):
@@ -85,13 +89,31 @@ class AutoinstrConfigurator(_OTelSDKConfigurator):
             say(f"OpenTelemetry's exporters could not be set up: {error}; spans go to {where}")
 
 
+def _failed_after_the_spans(error: Exception) -> bool:
+    """Whether it was an exporter of metrics or logs that failed as it was made, a port that is taken for one.
+
+    The spans' exporters are set up by then. What comes after the one that failed is not.
+    """
+    made = [frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)]
+    for step, variables in (("_init_metrics", (_METRICS, _LOGS)), ("_init_logging", (_LOGS,))):
+        if step not in made:
+            continue
+        asked = [what for what in variables if os.environ.get(what, "none").strip().lower() not in ("", "none")]
+        for variable in variables:
+            os.environ[variable] = "none"
+        signals = " and ".join(_SIGNALS[variable] for variable in asked or variables[:1])
+        say(f"OpenTelemetry's exporters of {signals} could not be set up: {error}; there are none")
+        return True
+    return False
+
+
 def _set_up_without_metrics(configure: Callable[[], None], error: Exception) -> bool:
     """Try again without exporters of metrics and logs, if there are any: they should not cost the spans."""
     from opentelemetry import trace
 
-    names = ("OTEL_METRICS_EXPORTER", "OTEL_LOGS_EXPORTER")
+    names = (_METRICS, _LOGS)
     if isinstance(trace.get_tracer_provider(), TracerProvider):
-        return False  # what failed came after the spans' exporters, or is one of them
+        return False  # what failed is one of the spans' exporters
     if all(os.environ.get(name, "none").strip().lower() in ("", "none") for name in names):
         return False
     for name in names:

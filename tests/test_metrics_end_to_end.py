@@ -273,6 +273,21 @@ def test_a_forked_child_sends_only_what_it_has_counted_itself(tmp_path: Path, te
         assert told == {"rl.vllm.prompt_tokens": [7, 5, 200], "rl.reward.mean": [0.75]}
 
 
+def test_an_exporter_of_metrics_that_fails_as_it_is_made_costs_the_metrics_only(tmp_path: Path) -> None:
+    """So does Prometheus' exporter in the second process of a node: its port is taken."""
+    with Receiver() as receiver:
+        done = run(
+            EXAMPLE, "--steps", "1", cwd=tmp_path, OTEL_METRIC_EXPORT_INTERVAL="0", AUTOINSTR_SPAN_GROUPS="step",
+            **send_to(receiver, "grpc"),
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        (said,) = our_lines(done)
+        assert said.startswith("autoinstr: OpenTelemetry's exporters of metrics could not be set up: interval value 0")
+        assert said.endswith("; there are none")
+        assert [span.name for span in receiver.spans()] == ["rl.grpo.step"]
+        assert journal_spans(tmp_path) == [], "they need no journal"
+
+
 UNTOUCHED = """
 import sys, threading
 sys.path.insert(0, sys.argv[1])
