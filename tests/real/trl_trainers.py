@@ -27,7 +27,8 @@ def model(folder: Path) -> str:
     if not (folder / "config.json").is_file():
         tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
         tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-        special = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+        special: dict[str, Any] = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+        special["model_input_names"] = ["input_ids", "attention_mask"]  # TRL 0.24 hands the model all there are
         PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
         torch.manual_seed(0)
         config = LlamaConfig(
