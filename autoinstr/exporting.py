@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from autoinstr import resource
+from autoinstr import rejections, resource
 from autoinstr.notices import describe, say
 from autoinstr.signal_masks import no_signals
 
@@ -73,6 +73,8 @@ class GuardedExporter:
         """Spans that never came to the exporter: its queue was full."""
         self.waiting: Callable[[], int] = lambda: 1
         """How many spans are in the queue in front; unless somebody knows, there may be some."""
+        self.rejected = 0
+        """Spans that the endpoint took and said that it does not keep."""
         self._exporter = exporter
         self._exporting = False
         self._counting = threading.RLock()
@@ -84,10 +86,11 @@ class GuardedExporter:
         if wrong is not None:
             say(f"{self.what} can't be sent to {self.endpoint}: {wrong}", once=self.once)
         quieten(self.loggers)
+        rejections.listen(exporter, self._on_rejected)
         os.register_at_fork(after_in_child=self._in_child)
 
     def _in_child(self) -> None:
-        self.lost = self.dropped = 0
+        self.lost = self.dropped = self.rejected = 0
         self._counting = threading.RLock()
         self._closing = self._down = self._exporting = False
         self._inherited = True
@@ -136,6 +139,11 @@ class GuardedExporter:
         if self.on_delivery is not None:
             self.on_delivery(self.endpoint, self.identify(items), taken)
 
+    def _on_rejected(self, count: int, why: str) -> None:
+        self.rejected += count
+        rejects = f"rejects {self.what}" if count else f"warns of {self.what}"
+        say(f"{self.endpoint} {rejects}{': ' if why else ''}{why}; training goes on", once=f"rejected {self.what}")
+
     def count_dropped(self, count: int, queue_size: int) -> None:
         """The processor in front has dropped the oldest spans of its queue."""
         with self._counting:
@@ -170,6 +178,8 @@ class GuardedExporter:
 
     def say_what_was_lost(self) -> None:
         """One line with the counts, when there is something to count and no journal that has it."""
+        if self.rejected:
+            say(f"{self.endpoint} has rejected {self.rejected} {self.what}", once=f"all rejected {self.what}")
         lost = self.lost + self.dropped
         if not lost or not self.warn_of_loss:
             return
@@ -261,7 +271,7 @@ def let_go_of_descriptors(guards: Iterable[Any]) -> None:
     """Close the exporters' connections, whose descriptors nobody can move. Their next batch makes new ones."""
     for guarded in guards:
         exporter = guarded._exporter
-        for holder in _holders_of_sessions(exporter):
+        for holder in rejections.holders_of_sessions(exporter):
             holder._session.close()  # which can be used again
         if not hasattr(exporter, "_initialize_channel_and_stub"):
             continue
@@ -300,17 +310,11 @@ def renew_connections(exporter: Any) -> None:
         if hasattr(exporter, "_initialize_channel_and_stub"):
             _abandoned.append((getattr(exporter, "_channel", None), getattr(exporter, "_client", None)))
             exporter._initialize_channel_and_stub()
-        for holder in _holders_of_sessions(exporter):
+        for holder in rejections.holders_of_sessions(exporter):
             _abandoned.append(holder._session)
             holder._session = copy.deepcopy(holder._session)
     except Exception as error:
         say(f"an exporter could not be renewed after a fork: {type(error).__name__}: {error}", once="renew")
-
-
-def _holders_of_sessions(exporter: Any) -> list[Any]:
-    """What holds an HTTP exporter's pool of connections; newer ones keep it in a transport."""
-    transport = getattr(getattr(exporter, "_client", None), "_transport", None)
-    return [holder for holder in (exporter, transport) if getattr(holder, "_session", None) is not None]
 
 
 def wrong_address(exporter: Any) -> str | None:

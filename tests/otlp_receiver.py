@@ -20,7 +20,12 @@ class Receiver:
     `r.spans()`, `r.metrics()` and `r.logs()` are what came.
     """
 
-    def __init__(self, grpc_port: int = 0, takes_logs: bool = True) -> None:
+    def __init__(self, grpc_port: int = 0, takes_logs: bool = True, rejects: str = "") -> None:
+        """`rejects`: why it says of each batch of spans that it does not keep one of them."""
+        self._answer = trace_service_pb2.ExportTraceServiceResponse()
+        if rejects:
+            self._answer.partial_success.rejected_spans = 1
+            self._answer.partial_success.error_message = rejects
         self._grpc_port = grpc_port
         self._takes_logs = takes_logs
         self.requests: list[Any] = []
@@ -34,7 +39,7 @@ class Receiver:
         class Service(trace_service_pb2_grpc.TraceServiceServicer):
             def Export(self, request: Any, context: Any) -> Any:
                 receiver._keep(request)
-                return trace_service_pb2.ExportTraceServiceResponse()
+                return receiver._answer
 
         class MetricsService(metrics_service_pb2_grpc.MetricsServiceServicer):
             def Export(self, request: Any, context: Any) -> Any:
@@ -48,6 +53,7 @@ class Receiver:
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
+                answer = b""
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 if self.headers.get("Content-Encoding") == "gzip":
                     body = gzip.decompress(body)
@@ -60,9 +66,11 @@ class Receiver:
                     receiver._keep_logs(logs_service_pb2.ExportLogsServiceRequest.FromString(body))
                 else:
                     receiver._keep(trace_service_pb2.ExportTraceServiceRequest.FromString(body))
+                    answer = receiver._answer.SerializeToString()
                 self.send_response(200)
                 self.send_header("Content-Type", "application/x-protobuf")
                 self.end_headers()
+                self.wfile.write(answer)
 
             def log_message(self, *args: Any) -> None:
                 pass

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from otlp_receiver import Receiver
 from runs import our_lines, run
 
 from autoinstr import exporting
@@ -130,3 +131,16 @@ def test_a_resolver_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.M
 )  # fmt: skip
 def test_the_reason_in_what_the_exporters_log(logged: str, reason: str) -> None:
     assert exporting.reason_in(logged) == reason
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_what_an_endpoint_takes_and_rejects_is_said_and_counted(tmp_path: Path, protocol: str) -> None:
+    with Receiver(rejects="attribute too long") as receiver:
+        endpoint = receiver.grpc_endpoint if protocol == "grpc" else receiver.http_endpoint
+        said = said_of(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT=endpoint, OTEL_EXPORTER_OTLP_PROTOCOL=protocol)
+        assert len(receiver.spans()) == 1
+    name = endpoint.removeprefix("http://") if protocol == "grpc" else f"{endpoint}/v1/traces"
+    assert said == [
+        f"autoinstr: {name} rejects spans: attribute too long; training goes on",
+        f"autoinstr: {name} has rejected 1 spans",
+    ]

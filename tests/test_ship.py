@@ -166,6 +166,20 @@ def test_it_goes_on_from_where_it_stopped(journal: Path) -> None:
         assert list(state["endpoints"].values()) == [{journal.name: journal.stat().st_size}]
 
 
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_what_the_endpoint_rejects_is_told_and_not_sent_again(
+    journal: Path, protocol: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add(journal, *(span(n) for n in range(1, 601)))  # two batches
+    with Receiver(rejects="attribute too long") as receiver:
+        endpoint = receiver.grpc_endpoint if protocol == "grpc" else receiver.http_endpoint
+        command = ["ship", "--endpoint", endpoint, "--protocol", protocol]
+        assert main(command) == 1
+        assert "the endpoint has rejected 2 spans of these: attribute too long" in capsys.readouterr().err
+        assert main(command) == 0
+        assert len(numbers(receiver)) == 600
+
+
 def test_another_endpoint_gets_everything(journal: Path) -> None:
     add(journal, span(1))
     for _ in range(2):

@@ -83,6 +83,10 @@ def run(args: argparse.Namespace) -> int:
         if one.done.spans or one.done.sent_before or one.done.held:
             before = f"; {one.done.sent_before} had been sent by the run itself" if one.done.sent_before else ""
             print(f"{one.done.spans} {one.what} sent to {for_logs[1] if for_logs else endpoint}{before}")
+    for one in shippers:
+        if one.done.rejected:
+            because = f": {one.done.why_rejected}" if one.done.why_rejected else ""
+            failed.append(ShipError(f"the endpoint has rejected {one.done.rejected} {one.what} of these{because}"))
     for why in failed:
         _bad(why)
     return 1 if failed else 0

@@ -37,6 +37,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
+from autoinstr import rejections
 from autoinstr.exporting import reason_in, why_unreachable, wrong_address
 from autoinstr.journal import decoding, identity
 from autoinstr.journal.decoding import BROKEN
@@ -77,6 +78,9 @@ class Shipped:
     """Spans that were on record twice."""
     held: int = 0
     """Spans that a living process may still send itself."""
+    rejected: int = 0
+    """Of those sent, what the endpoint said that it does not keep; it is not to be sent again."""
+    why_rejected: str = ""
     broken_lines: int = 0
 
 
@@ -141,6 +145,7 @@ class Shipper:
         self.folder = folder
         self.done = Shipped()
         self._exporter = exporter
+        rejections.listen(exporter, self._on_rejected)
         self._endpoint = address(endpoint)
         self.resend = resend
         self.sleep = sleep
@@ -164,6 +169,10 @@ class Shipper:
 
     def close(self) -> None:
         os.close(self._lock)
+
+    def _on_rejected(self, count: int, why: str) -> None:
+        self.done.rejected += count
+        self.done.why_rejected = why or self.done.why_rejected
 
     @property
     def memory(self) -> str:
