@@ -539,7 +539,9 @@ class _Reader:
         text = self.text(node, what)
         found = _TARGET.fullmatch(text)
         if not found:
-            raise self.wrong(node.place, f"{shown(text)} is no target; write package.module:Class.method")
+            meant = _with_a_colon(text)
+            instead = f", did you mean {shown(meant)}?" if meant else "; write package.module:Class.method"
+            raise self.wrong(node.place, f"{shown(text)} is no target{instead}")
         module, qualname, arguments = found.groups()
         selectors = self.whole(
             [part for part in values.split(arguments or "", ",") if part], lambda part: self.selector(node, part, text)
@@ -641,3 +643,12 @@ class _Reader:
             return moved, counts_as
 
         return tuple(self.whole(self.pairs(node, None, "scope groups"), read))
+
+
+def _with_a_colon(text: str) -> str | None:
+    """The target that a Python path was meant as: its classes are what is written with a capital."""
+    path, bracket, arguments = text.partition("(")
+    words = path.split(".")
+    before = next((i for i, word in enumerate(words) if word[:1].isupper()), len(words) - 1)
+    target = f"{'.'.join(words[:before])}:{'.'.join(words[before:])}{bracket}{arguments}"
+    return target if ":" not in path and _TARGET.fullmatch(target) else None

@@ -140,7 +140,15 @@ SPANS = {
         "{group: step, function: 'a:b', block: 'a:b'}",
         "4:3: the span 's' needs one of function, block, between, each, attributes_from (has function and block)",
     ),
-    "target": ("{group: step, function: a.b.c}", "4:30: 'a.b.c' is no target; write package.module:Class.method"),
+    "target": ("{group: step, function: 'a b'}", "4:30: 'a b' is no target; write package.module:Class.method"),
+    "target without a colon": (
+        "{group: step, function: a.b.c}",
+        "4:30: 'a.b.c' is no target, did you mean 'a.b:c'?",
+    ),
+    "target with a class, without a colon": (
+        "{group: step, function: a.b.C.d(x=1)}",
+        "4:30: 'a.b.C.d(x=1)' is no target, did you mean 'a.b:C.d(x=1)'?",
+    ),
     "target dots": (
         "{group: step, function: 'a..b:c'}",
         "4:30: 'a..b:c' is no target; write package.module:Class.method",
