@@ -88,7 +88,7 @@ def _table(spans: Sequence[ActiveSpan]) -> str:
                 _selected(span),
                 entry.join.kind,
                 first + _arguments(entry.targets()[0]) + (f" +{len(others)}" if others else ""),
-                f"{_short(entry.place.file)}:{entry.place.line}",
+                f"{_shortest(entry.place.file)}:{entry.place.line}",
             )
         )
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
@@ -164,6 +164,17 @@ def _short(file: str) -> str:
         return str(Path(file).relative_to(Path.cwd()))
     except (ValueError, OSError):
         return file
+
+
+def _shortest(file: str) -> str:
+    """As `_short`, and a shipped map without the folder of its installation, which would fill a row of the table."""
+    from pathlib import Path
+
+    from autoinstr.maps.catalog import builtin_folder
+
+    shipped = builtin_folder()
+    short = _short(file)
+    return str(Path(file).relative_to(shipped.parent)) if short == file and shipped in Path(file).parents else short
 
 
 # -- as JSON ------------------------------------------------------------------------------------------

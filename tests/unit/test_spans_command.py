@@ -224,3 +224,13 @@ def test_every_shipped_span_is_listed(spans: Any, monkeypatch: pytest.MonkeyPatc
     found = json.loads(out)["spans"]
     assert {"rl.grpo.job", "rl.grpo.step", "rl.startup"} <= {span["name"] for span in found}
     assert all(span["selected"] and span["layer"] == "built in" for span in found)
+
+
+def test_a_shipped_map_is_named_without_the_folder_of_its_installation(
+    spans: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOINSTR_BUILTIN_MAPS", "vllm")
+    _, out, _ = spans()
+    assert re.search(r"^vllm\.generate .* span_maps/vllm\.yaml:\d+$", out, re.MULTILINE)
+    _, out, _ = spans("vllm.generate")
+    assert re.search(r"^  map  .* /.*/span_maps/vllm\.yaml:\d+ \(", out, re.MULTILINE), "the whole path, to open it"
