@@ -30,7 +30,6 @@ class Settings:
     """What the environment asks for. Paths are absolute; `mistakes` are ready-made lines for the user."""
 
     enabled: bool
-    why_disabled: str | None
     span_groups: str
     span_maps: tuple[Path, ...]
     builtin_maps: str
@@ -56,15 +55,10 @@ class Settings:
         """Read `environ` (the process's own by default)."""
         env = os.environ if environ is None else environ
         reader = _Reader(env)
-        enabled, why = True, None
-        if env.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-            enabled, why = False, "OTEL_SDK_DISABLED=true"
-        elif not reader.boolean("ENABLED", True):
-            enabled, why = False, "AUTOINSTR_ENABLED is off"
+        sdk_is_off = env.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
         mode = reader.choice("JOURNAL", JOURNAL_MODES, "auto")
         return cls(
-            enabled=enabled,
-            why_disabled=why,
+            enabled=not sdk_is_off and reader.boolean("ENABLED", True),
             span_groups=reader.text("SPAN_GROUPS") or "default",
             span_maps=tuple(
                 _absolute(part) for part in (reader.text("SPAN_MAPS") or "").split(os.pathsep) if part.strip()

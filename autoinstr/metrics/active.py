@@ -34,7 +34,6 @@ class ActiveMetrics:
         self.guards = exporting.guard(self.provider, span_guards)
         exporting.leave_random_alone()
         exporting.count_own_only(self.provider)
-        self._tracer_provider = tracer_provider
         self._instruments = Instruments()
         self._phases = PhaseDurations(self._instruments)
         self._buckets = BucketTime(self._instruments)

@@ -19,7 +19,6 @@ def read(**environ: str) -> Settings:
 def test_the_defaults() -> None:
     settings = read()
     assert settings.enabled
-    assert settings.why_disabled is None
     assert settings.span_groups == "default"
     assert settings.span_maps == ()
     assert settings.builtin_maps == "all"
@@ -63,14 +62,12 @@ def test_what_is_true(word: str) -> None:
 def test_what_is_false(word: str) -> None:
     settings = read(AUTOINSTR_ENABLED=word)
     assert not settings.enabled
-    assert settings.why_disabled == "AUTOINSTR_ENABLED is off"
 
 
 @pytest.mark.parametrize(("word", "enabled"), [("true", False), ("TRUE", False), ("1", True), ("false", True)])
 def test_the_sdks_own_switch_counts_as_the_sdk_reads_it(word: str, enabled: bool) -> None:
     settings = read(OTEL_SDK_DISABLED=word)
     assert settings.enabled is enabled
-    assert settings.why_disabled == (None if enabled else "OTEL_SDK_DISABLED=true")
 
 
 @pytest.mark.parametrize(
