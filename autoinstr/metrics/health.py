@@ -11,12 +11,17 @@ from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
+from autoinstr.patch.ledger import MISSING
 from autoinstr.spans.opening import is_ours
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
 
     from autoinstr.patch.ledger import Ledger
+
+
+_ABSENT = "absent"
+"""The state of a target that nobody misses: it is optional, of another release, or one of its alternatives is there."""
 
 
 class SpanCounts(SpanProcessor):
@@ -58,14 +63,15 @@ def observe(
         counts: dict[str, int] = {}
         current = ledger()
         for record in list(current.records) if current is not None else ():
-            counts[record.state] = counts.get(record.state, 0) + 1
+            state = _ABSENT if record.state == MISSING and not record.said else record.state
+            counts[state] = counts.get(state, 0) + 1
         return [Observation(n, {"autoinstr.patch.state": state}) for state, n in sorted(counts.items())]
 
     def one(read: Callable[[], int]) -> list[Callable[[CallbackOptions], Iterable[Observation]]]:
         return [lambda _: [Observation(read())]]
 
     meter.create_observable_gauge(
-        "autoinstr.patches", [states], "{patch}", "join points by state: applied, pending, missing, refused"
+        "autoinstr.patches", [states], "{patch}", "join points by state: applied, pending, absent, missing, refused"
     )
     meter.create_observable_counter(
         "autoinstr.spans.started", one(lambda: spans.started), "{span}", "spans that began in this process"

@@ -92,6 +92,7 @@ class Tapper:
         for claim in claims:
             claim.record.state, claim.record.why = (MISSING if missing else REFUSED), why
             if not (missing and claim.entry.optional):
+                claim.record.said = True
                 self._say(f"{claim.entry.place}: metrics of {claim.entry.target}: {why}; they are left out")
 
 

@@ -118,6 +118,7 @@ class ArgumentPatcher:
         claim.record.state, claim.record.why = (NOT_THERE if missing else REFUSED), why
         entry = claim.entry
         if not (missing and entry.optional):
+            claim.record.said = True
             names = ", ".join(name for name, _ in (*entry.set, *entry.add))
             self._say(f"{entry.place}: {entry.target}: {why}; {names}: left as the program has it")
 

@@ -29,6 +29,8 @@ class Record:
     place: Place
     state: str = PENDING
     why: str = ""
+    said: bool = False
+    """It is missing, and was said to be: it is not optional, and no alternative of it is there."""
 
 
 @dataclass(eq=False)

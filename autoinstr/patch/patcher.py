@@ -258,6 +258,8 @@ class Patcher:
                 consequence = "it starts when it is called" if claim.role == "start_from" else "it is left out"
                 place = group[-1].target.place
                 self._say(f"{place}: {claim.entry.name}: {'; '.join(reasons)}; {consequence}")
+                for one in group:
+                    one.record.said = True
         for shared in {id(c.shared): c.shared for c in claims}.values():
             for claim in shared.claims:
                 if claim.state == ledger.APPLIED and (half := _missing_half(claim)) is not None:

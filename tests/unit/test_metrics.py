@@ -460,9 +460,11 @@ def test_a_missing_target_is_said_and_an_optional_one_is_not(make: Make) -> None
         f"<text>:4:3: metrics of {module.__name__}:Logger.log_metric: {module.__name__}.Logger has no 'log_metric', "
         "did you mean 'log_metrics'?; they are left out"
     ]
+    assert [record.said for record in run.ledger.records] == [True]
     with record(text=text.replace("    values", "    optional: true\n    values")) as run:
         pass
     assert run.notices == []
+    assert [record.said for record in run.ledger.records] == [False]
 
 
 def test_several_taps_on_one_function_are_one_patch(make: Make) -> None:
@@ -877,7 +879,7 @@ def test_our_own_health(tmp_path: Path) -> None:
     ledger = Ledger()
     place: Any = None
     ledger.records += [Record("a", "t", place, "applied"), Record("b", "t", place, "applied"),
-                       Record("c", "t", place, "missing")]  # fmt: skip
+                       Record("c", "t", place, "missing", said=True), Record("d", "t", place, "missing")]  # fmt: skip
     journal = types.SimpleNamespace(path=tmp_path / "j.jsonl")
     journal.path.write_text("x" * 100)
     spans = health.SpanCounts()
@@ -892,6 +894,7 @@ def test_our_own_health(tmp_path: Path) -> None:
         readout.read(reader)
         == """
         autoinstr.journal.size counter By 100
+        autoinstr.patches gauge {patch} 1 autoinstr.patch.state='absent'
         autoinstr.patches gauge {patch} 1 autoinstr.patch.state='missing'
         autoinstr.patches gauge {patch} 2 autoinstr.patch.state='applied'
         autoinstr.spans.dropped counter {span} 3
