@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,10 +51,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def folder(text: str) -> Path:
     """An argument that has to be a folder; argparse says so where it is none."""
-    path = Path(text)
-    if not path.is_dir():
-        raise argparse.ArgumentTypeError(f"there is no folder {text!r}")
-    return path
+    if not os.path.isdir(text):  # which says no, where Path.is_dir() raises for a folder that is not ours
+        raise argparse.ArgumentTypeError(f"there is no folder {text!r}, or it may not be read")
+    return Path(text)
 
 
 def run(args: argparse.Namespace) -> int:
