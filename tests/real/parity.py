@@ -310,13 +310,12 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--sides", default=",".join(SIDES), help="%(default)s")
     parser.add_argument("--limit", type=float, default=1800, metavar="SECONDS", help="a pytest process is killed after")
     parser.add_argument("--test-limit", type=int, default=300, metavar="SECONDS", help="a test is ended after")
-    parser.add_argument("--select", default="", metavar="EXPRESSION", help="some of the tests, as pytest's -k")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="where the tables go (standard output)")
     parser.add_argument(
         "tests",
         nargs="+",
         metavar="TESTS",
-        help="test files or folders in the sources, those of one process with commas between",
+        help="test files or folders in the sources, of one process with commas between; 'TESTS -k EXPRESSION'",
     )
     options = parser.parse_args(argv)
     options.sides = options.sides.split(",")
@@ -331,6 +330,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     keep.mkdir(parents=True, exist_ok=True)
     all_told = []
     for tests in options.tests:
+        paths, _, select = tests.partition(" -k ")
         seen = {}
         for side in options.sides:
             source = (options.plain if side == "autoinstr" else options.branch).resolve()
@@ -338,9 +338,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             setup = unit_tests.Setup(
                 source, options.python.absolute(), stand_ins, "all", keep, options.limit, options.test_limit
             )
-            kept = keep / f"{run_name(tests, options.select)}.{side}.json"
+            kept = keep / f"{run_name(paths, select)}.{side}.json"
             if not kept.exists():
-                observed = observe(setup, tests, side, options.lens.resolve(), options.select)
+                observed = observe(setup, paths, side, options.lens.resolve(), select)
                 kept.write_text(json.dumps(observed, indent=1))
             seen[side] = json.loads(kept.read_text())
         ended = seen["in-tree"]["tests"].items()

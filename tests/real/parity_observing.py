@@ -51,6 +51,7 @@ def observe(setup: unit_tests.Setup, tests: str, side: str, lens: Path, select: 
     if Path(first).is_absolute():  # a test of ours: what surrounds it there is none of its business
         command += ["--rootdir", str(Path(first).parent), "--confcutdir", str(Path(first).parent), "-c", os.devnull]
     command[3:3] = ["-p", "parity_plugin", "--continue-on-collection-errors", "-k", select]
+    command += ["-o", "timeout_func_only=true"]  # Ray, which a session's fixture starts, has its own limits
     # a busy machine's Ray would give up on its own parts
     patience = {"RAY_agent_register_timeout_ms": "600000", "RAY_worker_register_timeout_seconds": "600"}
     variables |= {"PARITY_TESTS": str(begun), **patience}

@@ -33,7 +33,8 @@ DIFFERENCES = (
         difference=r"error: in-tree \d+ x True; autoinstr \d+ x False",
     ),
     Reason(
-        "the test puts a double in the place of the method that makes the batch, where the map's span is",
+        "the test makes no actor of the collector's class, which the maps patch where Ray does, and puts a double in "
+        "the place of the method that is the span's",
         spans=r"rl\.grpo\.generation",
         difference=r"count: in-tree 1 more in .*/test_async_utils\.py::\w+::test_process_batch_\w+",
     ),
