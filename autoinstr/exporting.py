@@ -77,6 +77,7 @@ class GuardedExporter:
         """Spans that the endpoint took and said that it does not keep."""
         self._exporter = exporter
         self._exporting = False
+        self._thread = 0
         self._counting = threading.RLock()
         self._closing = False
         self._down = False
@@ -86,7 +87,7 @@ class GuardedExporter:
         if wrong is not None:
             say(f"{self.what} can't be sent to {self.endpoint}: {wrong}", once=self.once)
         quieten(self.loggers)
-        rejections.listen(exporter, self._on_rejected)
+        rejections.listen(exporter, self._on_rejected, _quiet.hear)
         os.register_at_fork(after_in_child=self._in_child)
 
     def _in_child(self) -> None:
@@ -114,6 +115,7 @@ class GuardedExporter:
             renew_connections(self._exporter)
         self.complete(items)
         self._exporting = True
+        self._thread = threading.get_ident()
         last_words()
         why = ""
         try:
@@ -138,6 +140,10 @@ class GuardedExporter:
             self.lost += len(items)
         if self.on_delivery is not None:
             self.on_delivery(self.endpoint, self.identify(items), taken)
+
+    def trouble(self) -> str:
+        """What the export that is at work has met with so far; empty where it just takes long."""
+        return _quiet.heard.get(self._thread, "") if self._exporting else ""
 
     def _on_rejected(self, count: int, why: str) -> None:
         self.rejected += count
@@ -369,15 +375,20 @@ class _Quiet(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self.heard = threading.local()
+        self.heard: dict[int, str] = {}
+        """By thread."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         try:
             if record.levelno >= logging.WARNING:
-                self.heard.reason = reason_in(record.getMessage()) or getattr(self.heard, "reason", "")
+                self.hear(reason_in(record.getMessage()))
         except Exception:  # a message that does not fit its arguments
             pass
         return False
+
+    def hear(self, reason: str) -> None:
+        if reason:
+            self.heard[threading.get_ident()] = reason
 
 
 _quiet = _Quiet()
@@ -400,9 +411,7 @@ def reason_in(message: str) -> str:
 
 def last_words() -> str:
     """What an exporter of this thread has logged of its failure since this was asked before."""
-    reason = str(getattr(_quiet.heard, "reason", ""))
-    _quiet.heard.reason = ""
-    return reason
+    return _quiet.heard.pop(threading.get_ident(), "")
 
 
 def quieten(names: Sequence[str]) -> None:
@@ -444,7 +453,9 @@ def finish(provider: Any, guards: Sequence[GuardedExporter]) -> None:
         slow = dict.fromkeys(g.endpoint for g in guards if address(g.endpoint) not in said)
         if slow or not guards:  # else it has been said that nothing arrives there, and why
             where = ", ".join(slow) or "the exporter"
-            say(f"{where} is too slow: the run ends after {EXIT_SECONDS:g} s without sending all spans")
+            troubles = "; ".join(dict.fromkeys(filter(None, (g.trouble() for g in guards if g.endpoint in slow))))
+            because = f" ({troubles})" if troubles else ""
+            say(f"{where} is too slow{because}: the run ends after {EXIT_SECONDS:g} s without sending all spans")
     for exporter in guards:
         exporter.say_what_was_lost()
 

@@ -1,7 +1,10 @@
-"""What an OTLP endpoint says it has not taken of a batch that it took (partial success).
+"""What an OTLP endpoint answers when it has not taken all of a batch.
 
-OpenTelemetry's exporters do not read the answer. It is the first field of each signal's response, of one shape:
+Of a batch that it took, it may say that it does not keep all of it (partial success). OpenTelemetry's exporters do not
+read that answer; it is the first field of each signal's response, of one shape:
 https://opentelemetry.io/docs/specs/otlp/#partial-success
+
+Of the status of an answer over HTTP that is tried again or not (429, 503), they do not tell in the end.
 """
 
 from __future__ import annotations
@@ -13,15 +16,20 @@ OnRejected = Callable[[int, str], None]
 """Told how many items were not taken (0: it is a warning only), and why."""
 
 
-def listen(exporter: Any, on_rejected: OnRejected) -> None:
-    """Tell of each answer of an OTLP exporter from here on, over HTTP or gRPC. Never raises, nor may `on_rejected`."""
+def listen(exporter: Any, on_rejected: OnRejected, on_refused: Callable[[str], None]) -> None:
+    """Tell of each answer of an OTLP exporter from here on, over HTTP or gRPC. Never raises, nor may what is told.
+
+    `on_refused` is told the status of an answer over HTTP that takes nothing.
+    """
     try:
         if hasattr(exporter, "_initialize_channel_and_stub"):
             _listen_to_stubs(exporter, on_rejected)
         for holder in holders_of_sessions(exporter):
 
             def on_response(response: Any, *_: Any, **__: Any) -> None:
-                if response.ok and response.content:
+                if not response.ok:
+                    on_refused(f"{response.status_code} {response.reason}".rstrip())
+                elif response.content:
                     _read(response.content, on_rejected)
 
             holder._session.hooks["response"].append(on_response)

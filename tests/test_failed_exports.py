@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace.export import SpanExportResult
 from otlp_receiver import Receiver
 from runs import our_lines, run
 
@@ -27,6 +29,7 @@ def refusing(status: int) -> Iterator[str]:
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
             self.send_response(status)
+            self.send_header("Retry-After", "3600")
             self.send_header("Content-Length", "0")
             self.end_headers()
 
@@ -61,7 +64,9 @@ def said_of(folder: Path, **env: str) -> list[str]:
     return our_lines(done)
 
 
-@pytest.mark.parametrize(("status", "why"), [(401, "401 Unauthorized"), (404, "404 Not Found")])
+@pytest.mark.parametrize(
+    ("status", "why"), [(401, "401 Unauthorized"), (404, "404 Not Found"), (429, "429 Too Many Requests")]
+)
 def test_the_answer_is_the_reason(tmp_path: Path, status: int, why: str) -> None:
     with refusing(status) as address:
         said = said_of(
@@ -144,3 +149,28 @@ def test_what_an_endpoint_takes_and_rejects_is_said_and_counted(tmp_path: Path, 
         f"autoinstr: {name} rejects spans: attribute too long; training goes on",
         f"autoinstr: {name} has rejected 1 spans",
     ]
+
+
+def test_an_export_that_is_tried_again_and_again_tells_its_trouble() -> None:
+    """The end of the process does not wait for its last try, and says why nothing has arrived so far."""
+    logger = logging.getLogger("opentelemetry.exporter.otlp.proto.http.trace_exporter")
+    tried, ended = threading.Event(), threading.Event()
+
+    class Trying:
+        _endpoint = "http://h:1/v1/traces"
+
+        def export(self, spans: Any) -> SpanExportResult:
+            logger.warning("Transient error Bad Gateway encountered while exporting span batch, retrying in 64s.")
+            tried.set()
+            ended.wait()
+            return SpanExportResult.SUCCESS
+
+    guarded = exporting.GuardedExporter(Trying())
+    assert guarded.trouble() == ""
+    thread = threading.Thread(target=guarded.export, args=([],))
+    thread.start()
+    tried.wait()
+    assert guarded.trouble() == "Bad Gateway"
+    ended.set()
+    thread.join()
+    assert guarded.trouble() == ""

@@ -145,7 +145,8 @@ class Shipper:
         self.folder = folder
         self.done = Shipped()
         self._exporter = exporter
-        rejections.listen(exporter, self._on_rejected)
+        self._refused = ""
+        rejections.listen(exporter, self._on_rejected, self._on_refused)
         self._endpoint = address(endpoint)
         self.resend = resend
         self.sleep = sleep
@@ -169,6 +170,9 @@ class Shipper:
 
     def close(self) -> None:
         os.close(self._lock)
+
+    def _on_refused(self, why: str) -> None:
+        self._refused = why
 
     def _on_rejected(self, count: int, why: str) -> None:
         self.done.rejected += count
@@ -388,14 +392,16 @@ class Shipper:
             for attempt in range(TRIES):
                 if attempt:
                     if why is None:
-                        because = said.text or "no answer in time"
+                        because = said.text or self._refused or "no answer in time"
                         self.on_wait(f"{self._endpoint} does not take {self.them}: {because}; trying again")
                     self.sleep(2.0**attempt)
                 if self._give(items):
                     self._answered = True
                     return
         self._answered = False
-        raise ShipError(f"{self._endpoint} does not take {self.them}: {said.text or why or 'no answer in time'}")
+        raise ShipError(
+            f"{self._endpoint} does not take {self.them}: {said.text or self._refused or why or 'no answer in time'}"
+        )
 
     def _give(self, items: list[Any]) -> bool:
         return bool(self._exporter.export(items).name == SpanExportResult.SUCCESS.name)
