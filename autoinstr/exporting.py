@@ -29,6 +29,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 
 from autoinstr import rejections, resource
 from autoinstr.notices import describe, say
+from autoinstr.patience import within
 from autoinstr.signal_masks import no_signals
 
 EXIT_SECONDS = 5.0
@@ -37,8 +38,8 @@ _PROBE_SECONDS = 0.5
 _RESOLVE_SECONDS = 1.0
 """How long the end may wait to learn the address of a name."""
 _REASON_CHARACTERS = 200
-_GRPC_SECONDS = 0.5
-"""How long to wait for gRPC to end its threads."""
+_LOOKS_AT_GRPC = 500
+"""How often to look, a millisecond apart, whether gRPC has ended its threads."""
 SPANS_FAIL = "export"
 """The key under which it is said that spans do not arrive."""
 
@@ -248,7 +249,7 @@ class Exports:
 
     def __enter__(self) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: not self._held, _HELD_SECONDS)
+            within(_HELD_SECONDS, lambda seconds: self._changed.wait_for(lambda: not self._held, seconds))
             self._count += 1
 
     def __exit__(self, *_: object) -> None:
@@ -260,7 +261,7 @@ class Exports:
         """No export begins until `release`; those at work come to their end, unless they take too long."""
         with self._changed:
             self._held = True
-            self._changed.wait_for(lambda: not self._count, _HELD_SECONDS)
+            within(_HELD_SECONDS, lambda seconds: self._changed.wait_for(lambda: not self._count, seconds))
 
     def release(self) -> None:
         """Exports go on."""
@@ -291,8 +292,9 @@ def let_go_of_descriptors(guards: Iterable[Any]) -> None:
 def _wait_for_the_end_of_grpc() -> None:
     """With the last channel gRPC ends its threads, which close what is theirs; one that finds it closed aborts."""
     tasks = Path("/proc/self/task")
-    until = time.monotonic() + _GRPC_SECONDS  # a program may have channels of its own
-    while time.monotonic() < until and any(map(_is_of_grpc, tasks.glob("*/comm"))):
+    for _ in range(_LOOKS_AT_GRPC):  # a program may have channels of its own
+        if not any(map(_is_of_grpc, tasks.glob("*/comm"))):
+            return
         time.sleep(0.001)
 
 
@@ -365,7 +367,7 @@ def why_unreachable(endpoint: str) -> str | None:
     done = threading.Event()
     if not _hand_over((probe, done), _probing):
         probe()
-    elif not done.wait(_RESOLVE_SECONDS) and not found:
+    elif not within(_RESOLVE_SECONDS, done.wait) and not found:
         return f"its name is not resolved within {_RESOLVE_SECONDS:g} s"
     return found[0] if found else None
 
@@ -448,7 +450,7 @@ def finish(provider: Any, guards: Sequence[GuardedExporter]) -> None:
     work = (lambda: _end_all(provider, guards)), done
     if not _hand_over(work, _ending):
         _do(work)  # no bound but the exporters' own
-    elif not done.wait(EXIT_SECONDS):
+    elif not within(EXIT_SECONDS, done.wait):
         said = {address(guarded.endpoint) for guarded in guards if guarded._down}
         slow = dict.fromkeys(g.endpoint for g in guards if address(g.endpoint) not in said)
         if slow or not guards:  # else it has been said that nothing arrives there, and why

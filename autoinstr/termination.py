@@ -26,6 +26,7 @@ from typing import Any
 
 from autoinstr.descriptors import identity_of, moved_high
 from autoinstr.hidden_handler import HiddenHandler
+from autoinstr.patience import within
 from autoinstr.signal_masks import no_signals
 
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid of whoever wrote (unix(7))
@@ -89,7 +90,7 @@ class Termination:
                         _thread.start_new_thread(self._run_flush, ())
                 except RuntimeError:
                     self._flushed.release()
-            self._flushed.acquire(timeout=self._seconds)
+            within(self._seconds, lambda seconds: self._flushed.acquire(timeout=seconds))
         self._handler.give_way()
         os.kill(os.getpid(), signal.SIGTERM)
 
