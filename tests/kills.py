@@ -24,7 +24,7 @@ from autoinstr.journal.reader import read_run
 from autoinstr.report.postmortem import fates
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from runs import INSTRUMENT, ROOT, clean_environment
+from runs import INSTRUMENT, ROOT, clean_environment, wait_for
 
 SPANS = {
     "total_step_time": "rl.grpo.step",
@@ -35,8 +35,8 @@ SPANS = {
     "advantage_calculation": "rl.grpo.advantage_calculation",
     "policy_training": "rl.grpo.policy_training",
 }
-LONGEST_SECONDS = 1.5
-"""How far into its training an example may come."""
+FURTHEST_BYTES = 100_000
+"""How far into its training an example may come, by the size of its journal: a busy machine comes as far, later."""
 
 SIDE_LOG = """
 import os
@@ -98,15 +98,20 @@ def kill_one(example: Path, cwd: Path, seed: int) -> Killed:
         stdout=subprocess.DEVNULL,
         stderr=(cwd / "stderr").open("w"),
     )
-    until = time.monotonic() + 60
-    # one in ten is killed at any moment of its start, the others once there is a first span
+    # one in ten is killed at any moment of its start, the others once their journal has come so far
     if draw.random() < 0.9:
-        while not any(cwd.glob("autoinstr-runs/*/*.jsonl")) and process.poll() is None and time.monotonic() < until:
-            time.sleep(0.002)
-    time.sleep(draw.uniform(0, LONGEST_SECONDS))
+        size = draw.uniform(1, FURTHEST_BYTES)
+        wait_for(lambda: journal_size(cwd) >= size or process.poll() is not None)
+        time.sleep(draw.uniform(0, 0.05))
+    else:
+        time.sleep(draw.uniform(0, 1.5))
     process.kill()
     process.wait()
     return examine(side, cwd / "autoinstr-runs" / "killed", (cwd / "stderr").read_text())
+
+
+def journal_size(cwd: Path) -> int:
+    return sum(path.stat().st_size for path in cwd.glob("autoinstr-runs/*/*.jsonl"))
 
 
 def examine(side: Path, folder: Path, stderr: str) -> Killed:
@@ -141,8 +146,14 @@ def examine(side: Path, folder: Path, stderr: str) -> Killed:
     (fate,) = fates(run)
     if fate.state != "killed":
         problems.append(f"the post-mortem says {fate.state}: {fate.why}")
-    if run.spans and [span.name for span, _ in fate.open][:1] not in (["rl.grpo.job"], ["rl.startup"]):
-        problems.append(f"the stack is {[span.name for span, _ in fate.open]}")
+    stack = [span.name for span, _ in fate.open]
+    whole = [line for path in folder.glob("*.jsonl") for line in path.read_bytes().split(b"\n")[:-1]]
+    if any(b'"rl.grpo.job"' in line for line in whole):
+        root = "rl.grpo.job"
+    else:  # start-up has ended where the job begins, and a kill may fall between the two
+        root = None if finished["rl.startup"] else "rl.startup"
+    if run.spans and (stack[0] if stack else None) != root:
+        problems.append(f"the stack is {stack}")
     return Killed(finished.total(), len(still), torn, problems)
 
 

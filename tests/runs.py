@@ -6,13 +6,18 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "examples" / "run_grpo.py"
 INSTRUMENT = Path(sys.executable).parent / "opentelemetry-instrument"
+
+HUNG = 300
+"""Seconds after which a process counts as hung: no measure of speed, a busy machine needs a tenth of it."""
 
 _INHERITED = ("AUTOINSTR_", "OTEL_", "NEMO_RL_OTEL_", "NEMO_LENS_", "SLURM_", "PYTHONPATH")
 
@@ -25,7 +30,7 @@ def clean_environment(**extra: str) -> dict[str, str]:
 
 
 def run(
-    *command: str | Path, cwd: Path, traced: bool = True, timeout: float = 120, **env: str
+    *command: str | Path, cwd: Path, traced: bool = True, timeout: float = HUNG, **env: str
 ) -> subprocess.CompletedProcess[str]:
     """Run `python *command` in `cwd`, under `opentelemetry-instrument` when `traced`."""
     prefix = [str(INSTRUMENT)] if traced else []
@@ -37,6 +42,16 @@ def run(
         text=True,
         timeout=timeout,
     )
+
+
+def wait_for(condition: Callable[[], Any], process: subprocess.Popen[str] | None = None) -> None:
+    """Until it is so; a process that is to bring it about must not end before."""
+    until = time.monotonic() + HUNG
+    while not condition():
+        if process is not None and process.poll() is not None:
+            raise AssertionError(f"it ended with {process.returncode}: {process.communicate()}")
+        assert time.monotonic() < until, "it did not happen"
+        time.sleep(0.02)
 
 
 def our_lines(process: subprocess.CompletedProcess[str]) -> list[str]:
