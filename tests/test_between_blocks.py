@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from otlp_receiver import Receiver
-from runs import INSTRUMENT, clean_environment
+from runs import HUNG, INSTRUMENT, clean_environment
 
 from autoinstr.cli import main
 from autoinstr.journal.reader import read_run
@@ -42,9 +42,7 @@ import time
 def job(steps, then):
     for n in steps:
         step(n)
-    ended = time.time_ns()
-    time.sleep(0.2)
-    print(ended, flush=True)
+    print(time.time_ns(), flush=True)
     then()
 
 def step(n, then=lambda: None):
@@ -57,9 +55,13 @@ def poll(n):
 
 def train(then):
     then()
+
+def hang():
+    print("hangs", flush=True)
+    time.sleep(3600)
 """
 
-HANG = "lambda: work.time.sleep(600)"
+HANG = "work.hang"
 
 
 def start(folder: Path, job: str, **env: str) -> tuple[subprocess.Popen[str], int]:
@@ -111,7 +113,9 @@ def postmortem(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 def test_a_hang_and_a_kill_between_two_steps_are_in_no_step(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     process, ended = start(folder, f"work.job([1, 2], {HANG})", AUTOINSTR_HANG_AFTER="0.3")
     try:
-        time.sleep(1)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "hangs\n"
+        time.sleep(1)  # so long it would hang, were it in a step
         alive = postmortem(capsys)
     finally:
         kill(process)
@@ -161,14 +165,15 @@ def test_it_is_shipped_once_and_not_before_the_process_is_gone(folder: Path) -> 
 
 def test_killed_in_a_later_block_it_is_open(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     process, _ = start(folder, f"work.job([1, 2], lambda: work.step(2, {HANG}))")
-    time.sleep(0.2)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "hangs\n"
     kill(process)
     one = postmortem(capsys)
     assert [span["name"] for span in one["open"]] == ["work.job", "work.step", "work.train"]
     assert one["iteration"] == 2
 
 
-ROOTS = "[work.step(n) for n in (1, 2)]; print(work.time.time_ns(), flush=True); work.time.sleep(0.2)"
+ROOTS = "[work.step(n) for n in (1, 2)]; print(work.time.time_ns(), flush=True)"
 
 
 @pytest.mark.parametrize(
@@ -185,7 +190,7 @@ def test_an_exporter_gets_it_at_the_end(folder: Path, script: str, status: int) 
         )
         if status:
             process.send_signal(-status)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=HUNG)
         assert (process.returncode, err) == (status, "")
         steps = [span for span in receiver.spans() if span.name == "work.step"]
     assert len(steps) == 2

@@ -10,10 +10,11 @@ import threading
 import time
 from collections import deque
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from runs import INSTRUMENT, clean_environment, our_lines, run
+from runs import INSTRUMENT, clean_environment, our_lines, run, wait_for
 from test_report import Journal
 
 from autoinstr.cli import main
@@ -98,7 +99,7 @@ def test_identity() -> None:
     theirs = identity.of_process(child.pid)
     assert identity.state_of(child.pid, theirs) == "alive"
     child.kill()
-    time.sleep(0.2)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert identity.state_of(child.pid, theirs) == "gone", "a zombie is gone"
     child.wait()
 
@@ -126,18 +127,20 @@ import threading, time
 def job():
     for n in range(3):
         step(n, 0)
-    print("ready", flush=True)
-    step(3, 600)
+    step(3, 3600)
 
 def step(n, seconds):
     wait(seconds)
 
 def wait(seconds):
+    if seconds:
+        print("ready", flush=True)
     time.sleep(seconds)
 """
 
 
 def start(folder: Path, **env: str) -> subprocess.Popen[str]:
+    """A process that sleeps in its fourth step."""
     (folder / "work.py").write_text(WORK)
     (folder / "work.yaml").write_text(MAP)
     process = subprocess.Popen(
@@ -157,8 +160,12 @@ def start(folder: Path, **env: str) -> subprocess.Popen[str]:
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n", process.communicate()
-    time.sleep(0.2)
     return process
+
+
+def journal_has(folder: Path, text: bytes) -> bool:
+    """Whether a whole line of the run's journal has it."""
+    return any(text in line for path in folder.glob("*.jsonl") for line in path.read_bytes().split(b"\n")[:-1])
 
 
 def postmortem(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -169,6 +176,7 @@ def postmortem(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 def test_alive_and_then_killed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     process = start(folder.parent)
+    time.sleep(0.2)
     try:
         (one,) = postmortem(capsys)["processes"]
         assert one["state"] == "alive"
@@ -298,16 +306,17 @@ def test_no_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_step_that_hangs_has_its_stacks_on_record_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     process = start(folder.parent, AUTOINSTR_HANG_AFTER="0.3")
     try:
-        time.sleep(1.2)
+        wait_for(lambda: journal_has(folder, b"autoinstr.hang"), process)
+        time.sleep(0.5)  # it looks again and again
         (one,) = postmortem(capsys)["processes"]
         (hang,) = one["hangs"]
         assert hang["name"] == "work.step"
-        assert 0.3 <= hang["open_for_s"] < 1
+        assert hang["open_for_s"] >= 0.3
         assert hang["span_id"] == one["open"][1]["span_id"]
         first = hang["stacks"].splitlines()[0]
         assert first.startswith("Thread 0x")
         assert '"MainThread" (most recent call first):' in first
-        sleeping = WORK[: WORK.index("time.sleep")].count("\n") + 1
+        sleeping = WORK[: WORK.index("time.sleep(")].count("\n") + 1
         assert f'File "{folder.parent / "work.py"}", line {sleeping} in wait' in hang["stacks"]
         assert "autoinstr-hang" not in hang["stacks"]
     finally:
@@ -331,7 +340,6 @@ def test_a_step_that_hangs_has_its_stacks_on_record_once(folder: Path, capsys: p
 
 def test_without_the_setting_nobody_watches(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     process = start(folder.parent)
-    time.sleep(0.5)
     threads = os.listdir(f"/proc/{process.pid}/task")
     process.kill()
     process.communicate()
@@ -370,6 +378,22 @@ def test_auto_is_ten_times_the_median_and_at_least_five_minutes() -> None:
     watch._durations["work.step"].extend([60.0] * 10)
     assert watch.limit("work.step") == 600
     assert watch.limit("another") == 300
+
+
+@pytest.mark.parametrize(("after", "pause"), [("auto", 5), (600.0, 5), (10.0, 1), (0.3, 0.05)])
+def test_it_looks_often_enough(after: Any, pause: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten times in the time that a step has, and every five seconds at least."""
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            raise SystemExit
+
+    monkeypatch.setattr("autoinstr.hang.time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+    with pytest.raises(SystemExit):
+        HangWatch(None, after)._watch()  # type: ignore[arg-type]
+    assert pauses == [pause] * 3
 
 
 def test_a_step_between_two_of_its_blocks_hangs_in_none() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,8 +14,8 @@ from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace.export import SpanExportResult
-from otlp_receiver import Receiver
-from runs import EXAMPLE, INSTRUMENT, clean_environment, journal_spans, run
+from otlp_receiver import Receiver, dead_port
+from runs import EXAMPLE, HUNG, INSTRUMENT, clean_environment, journal_spans, run, wait_for
 
 from autoinstr import notices
 from autoinstr.cli import main
@@ -218,18 +217,19 @@ def test_nobody_there_is_exit_1_and_nothing_is_remembered(
     monkeypatch.setattr(shipping, "TRIES", 1)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     add(journal, span(1))
-    port = free_port()
-    for protocol in ("grpc", "http/protobuf"):
-        notices.forget()
-        assert main(["ship", "--endpoint", f"http://127.0.0.1:{port}", "--protocol", protocol]) == 1
-        said = capsys.readouterr().err.splitlines()
-        assert said[0] == (
-            f"autoinstr: 127.0.0.1:{port}: nobody answers there; trying for half a minute, in case it starts"
-        ).replace("127.0.0.1", "localhost"), "at once, before the exporter's own tries"
-        assert "does not take them: " in said[1]
-    with Receiver(grpc_port=port) as receiver:
-        assert main(["ship", "--endpoint", f"http://127.0.0.1:{port}"]) == 0
-        assert numbers(receiver) == [1]
+    with dead_port() as port:
+        for protocol in ("grpc", "http/protobuf"):
+            notices.forget()
+            assert main(["ship", "--endpoint", f"http://127.0.0.1:{port}", "--protocol", protocol]) == 1
+            said = capsys.readouterr().err.splitlines()
+            assert said[0] == (
+                f"autoinstr: 127.0.0.1:{port}: nobody answers there; trying for half a minute, in case it starts"
+            ).replace("127.0.0.1", "localhost"), "at once, before the exporter's own tries"
+            assert "does not take them: " in said[1]
+        monkeypatch.delenv("OTEL_EXPORTER_OTLP_TIMEOUT")
+        with Receiver(grpc_port=port) as receiver:
+            assert main(["ship", "--endpoint", f"http://127.0.0.1:{port}"]) == 0
+            assert numbers(receiver) == [1]
 
 
 def test_wrong_words(journal: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -388,44 +388,59 @@ def test_a_rest_that_could_not_be_sent_is_sent_later(journal: Path) -> None:
     assert taken == ["span 1"]
 
 
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
+MAP = "map: work\npackage: work\nspans:\n  work.step: {group: step, function: work:step}\n"
+UNTIL_TOLD = """
+import select, sys
+import work
+while not select.select([sys.stdin], [], [], 0.05)[0]:
+    work.step()
+"""
 
 
 def test_a_collector_that_is_down_for_the_first_half_of_a_run(tmp_path: Path) -> None:
-    port = free_port()
-    env = {
-        "AUTOINSTR_SPAN_GROUPS": "per_step",
-        "AUTOINSTR_JOURNAL": "on",
-        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}",
-        "OTEL_EXPORTER_OTLP_TIMEOUT": "1",
-        "OTEL_BSP_SCHEDULE_DELAY": "200",
-        "FAKE_TRAINING_PACE": "0.3",
-    }
-    process = subprocess.Popen(
-        [str(INSTRUMENT), sys.executable, str(EXAMPLE), "--steps", "100"],
-        cwd=tmp_path,
+    (tmp_path / "work.py").write_text("def step(): pass\n")
+    (tmp_path / "work.yaml").write_text(MAP)
+    (tmp_path / "script.py").write_text(UNTIL_TOLD)
+    with dead_port() as port:
+        env = {
+            "AUTOINSTR_SPAN_MAPS": "work.yaml",
+            "AUTOINSTR_SPAN_GROUPS": "all",
+            "AUTOINSTR_JOURNAL": "on",
+            "AUTOINSTR_METRICS_ENABLED": "false",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}",
+            "OTEL_EXPORTER_OTLP_TIMEOUT": "5",  # who takes a batch and says so later than that has it twice
+            "OTEL_BSP_SCHEDULE_DELAY": "200",
+        }
+        process = start_until_told(tmp_path, env)
+        wait_for(lambda: journal_has(tmp_path, b"autoinstr.spans.unsent"), process)  # a batch was given up
+        with Receiver(grpc_port=port) as receiver:
+            wait_for(receiver.spans, process)
+            _, err = process.communicate(timeout=HUNG)
+            assert process.returncode == 0, err
+            direct = Counter(s.span_id.hex() for s in receiver.spans())
+            done = run("-m", "autoinstr", "ship", cwd=tmp_path, traced=False, **env)
+            assert done.returncode == 0, done.stderr
+            everywhere = Counter(s.span_id.hex() for s in receiver.spans())
+    spans = journal_spans(tmp_path)
+    assert 0 < len(direct) < len(spans), "some were sent by the run, and some were not"
+    assert everywhere == {s["spanId"]: 1 for s in spans}, done.stdout
+
+
+def start_until_told(folder: Path, env: dict[str, str]) -> subprocess.Popen[str]:
+    """A traced `script.py` that goes on until its standard input is closed."""
+    return subprocess.Popen(
+        [str(INSTRUMENT), sys.executable, "script.py"],
+        cwd=folder,
         env=clean_environment(**env),
+        stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
     )
-    # until the run has given a batch up
-    wait_for(
-        lambda: any(b"autoinstr.spans.unsent" in p.read_bytes() for p in tmp_path.glob("autoinstr-runs/*/*.jsonl"))
-    )
-    with Receiver(grpc_port=port) as receiver:
-        _, err = process.communicate(timeout=60)
-        assert process.returncode == 0, err
-        direct = Counter(s.span_id.hex() for s in receiver.spans())
-        done = run("-m", "autoinstr", "ship", cwd=tmp_path, traced=False, **env)
-        assert done.returncode == 0, done.stderr
-        everywhere = Counter(s.span_id.hex() for s in receiver.spans())
-    spans = journal_spans(tmp_path)
-    assert 0 < len(direct) < len(spans), "some were sent by the run, and some were not"
-    assert everywhere == {s["spanId"]: 1 for s in spans}, done.stdout
+
+
+def journal_has(cwd: Path, text: bytes) -> bool:
+    return any(text in path.read_bytes() for path in cwd.glob("autoinstr-runs/*/*.jsonl"))
 
 
 def test_following_a_run_until_it_is_killed(tmp_path: Path) -> None:
@@ -437,25 +452,25 @@ def test_following_a_run_until_it_is_killed(tmp_path: Path) -> None:
         stderr=subprocess.DEVNULL,
     )
     wait_for(lambda: journal_spans_so_far(tmp_path))
-    port = free_port()
-    ship = subprocess.Popen(
-        [sys.executable, "-m", "autoinstr", "ship", "--follow", "--endpoint", f"http://127.0.0.1:{port}"],
-        cwd=tmp_path,
-        env=clean_environment(OTEL_EXPORTER_OTLP_TIMEOUT="1"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    time.sleep(1)  # nobody is there yet
-    with Receiver(grpc_port=port) as receiver:
-        wait_for(lambda: receiver.spans(), 60)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        out, err = ship.communicate(timeout=60)
-        assert ship.returncode == 0, err
-        assert Counter(s.span_id.hex() for s in receiver.spans()) == {
-            s["spanId"]: 1 for s in journal_spans_so_far(tmp_path)
-        }
+    with dead_port() as port, (tmp_path / "said").open("w") as said:
+        ship = subprocess.Popen(
+            [sys.executable, "-m", "autoinstr", "ship", "--follow", "--endpoint", f"http://127.0.0.1:{port}"],
+            cwd=tmp_path,
+            env=clean_environment(OTEL_EXPORTER_OTLP_TIMEOUT="5"),
+            stdout=subprocess.PIPE,
+            stderr=said,
+            text=True,
+        )
+        wait_for(lambda: "nobody answers there" in (tmp_path / "said").read_text(), ship)
+        with Receiver(grpc_port=port) as receiver:
+            wait_for(receiver.spans, ship)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            out, _ = ship.communicate(timeout=HUNG)
+            assert ship.returncode == 0, (tmp_path / "said").read_text()
+            assert Counter(s.span_id.hex() for s in receiver.spans()) == {
+                s["spanId"]: 1 for s in journal_spans_so_far(tmp_path)
+            }
     assert " sent to " in out
 
 
@@ -468,10 +483,3 @@ def journal_spans_so_far(cwd: Path) -> list[dict[str, Any]]:
         for of_scope in of_resource["scopeSpans"]
         for found in of_scope["spans"]
     ]
-
-
-def wait_for(condition: Any, seconds: float = 30) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "it did not happen"
-        time.sleep(0.02)

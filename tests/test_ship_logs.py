@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from otlp_receiver import Receiver
-from runs import INSTRUMENT, clean_environment, run
-from test_ship import T0, TRACE, add, event, free_port, line, numbers, span, wait_for
+from otlp_receiver import Receiver, dead_port
+from runs import HUNG, run, wait_for
+from test_ship import T0, TRACE, add, event, journal_has, line, numbers, span, start_until_told
 
 from autoinstr.cli import main
 from autoinstr.journal import identity, shipping
@@ -145,37 +143,35 @@ def test_what_a_living_process_may_still_send_is_left_to_it(journal: Path) -> No
 
 
 LOGS = """
-import logging, time
-for number in range(40):
+import logging, select, sys
+number = 0
+while not select.select([sys.stdin], [], [], 0.05)[0]:
     logging.getLogger("training").warning("%d", number)
-    time.sleep(0.1)
+    number += 1
+open("logged", "w").write(str(number))
 """
 
 
 def test_a_collector_that_is_down_for_the_first_half_of_a_run(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(LOGS)
-    port = free_port()
-    env = {
-        "AUTOINSTR_LOGS_ENABLED": "true",
-        "AUTOINSTR_JOURNAL": "on",
-        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}",
-        "OTEL_EXPORTER_OTLP_TIMEOUT": "1",
-        "OTEL_BLRP_SCHEDULE_DELAY": "200",
-    }
-    process = subprocess.Popen(
-        [str(INSTRUMENT), sys.executable, "script.py"],
-        cwd=tmp_path,
-        env=clean_environment(**env),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    wait_for(lambda: any(b"autoinstr.logs.unsent" in p.read_bytes() for p in tmp_path.glob("autoinstr-runs/*/*.jsonl")))
-    with Receiver(grpc_port=port) as receiver:
-        _, err = process.communicate(timeout=120)
-        assert process.returncode == 0, err
-        direct = len(bodies(receiver))
-        done = run("-m", "autoinstr", "ship", cwd=tmp_path, traced=False, **env)
-        assert done.returncode == 0, done.stderr
-        assert Counter(bodies(receiver)) == {str(number): 1 for number in range(40)}, done.stdout
-    assert direct < 40, "some were lost on the way, and are in the journal"
+    with dead_port() as port:
+        env = {
+            "AUTOINSTR_LOGS_ENABLED": "true",
+            "AUTOINSTR_JOURNAL": "on",
+            "AUTOINSTR_METRICS_ENABLED": "false",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}",
+            "OTEL_EXPORTER_OTLP_TIMEOUT": "5",
+            "OTEL_BLRP_SCHEDULE_DELAY": "200",
+        }
+        process = start_until_told(tmp_path, env)
+        wait_for(lambda: journal_has(tmp_path, b"autoinstr.logs.unsent"), process)
+        with Receiver(grpc_port=port) as receiver:
+            wait_for(receiver.logs, process)
+            _, err = process.communicate(timeout=HUNG)
+            assert process.returncode == 0, err
+            direct = len(bodies(receiver))
+            done = run("-m", "autoinstr", "ship", cwd=tmp_path, traced=False, **env)
+            assert done.returncode == 0, done.stderr
+            logged = int((tmp_path / "logged").read_text())
+            assert Counter(bodies(receiver)) == {str(number): 1 for number in range(logged)}, done.stdout
+    assert 0 < direct < logged, "some were lost on the way, and are in the journal"
