@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from runs import clean_environment, journal_spans, run
+from runs import HUNG, clean_environment, journal_spans, run
 
 from autoinstr.cli import main
 from autoinstr.spans.ids import trace_id_of
@@ -109,7 +109,7 @@ def in_other(
         env=clean_environment(**settings(jobs, bundle, **more)),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HUNG,
     )
     assert done.returncode == 0, done.stderr
     return done

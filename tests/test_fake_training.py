@@ -334,7 +334,7 @@ def _launch(*arguments: str) -> list[str]:
         capture_output=True,
         text=True,
         env=environment,
-        timeout=60,
+        timeout=300,
     )
     assert result.returncode == 0, result.stderr
     assert "5/5" in result.stderr  # the progress bar

@@ -67,7 +67,7 @@ def run(groups: str, *arguments: str) -> str:
         env={**environment, "FAKE_TRAINING_PACE": "0"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
