@@ -45,6 +45,22 @@ def install(ray: Any, replace: Callable[[Any, str, Callable[[Any], Any]], None])
         return connect
 
     replace(ray_worker, "connect", make)
+    replace(import_module("ray.util.client_connect"), "connect", _saying)
+
+
+def _saying(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Over Ray client the true driver is a process of the cluster's, to which nothing of ours is brought."""
+
+    @functools.wraps(original)
+    def connect(*args: Any, **kwargs: Any) -> Any:
+        say(
+            "this driver reaches Ray by its client (ray://): its actors and tasks have no spans of this run; "
+            "`ray job submit -- opentelemetry-instrument python ...` starts a driver in the cluster, whose have",
+            once="ray client",
+        )
+        return original(*args, **kwargs)
+
+    return connect
 
 
 def _watch(worker: Any) -> None:

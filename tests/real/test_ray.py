@@ -30,6 +30,7 @@ sys.path.insert(0, str(HERE.parent))
 
 from runs import INSTRUMENT, clean_environment, journal_lines, journal_spans  # noqa: E402
 
+from autoinstr.bridges import ray_census  # noqa: E402
 from autoinstr.maps import catalog  # noqa: E402
 from autoinstr.patch import arguments, targets  # noqa: E402
 
@@ -410,6 +411,24 @@ def test_with_rays_own_tracing_its_spans_and_ours_are_one_trace(tmp_path: Path, 
     (remote,) = {run.path(span) for span in run.named("policy.train")}
     assert remote.startswith("loop.train > loop.step > PolicyWorker.train ray.remote")
     assert {run.path(span) for span in run.named("loop.setup")} == {"loop.setup"}
+
+
+def test_a_driver_on_ray_client_says_that_its_workers_have_no_spans(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from ray.util import client_connect
+
+    from autoinstr.bridges.ray import RayBridge
+
+    monkeypatch.setattr(client_connect, "connect", lambda *args, **kwargs: (args, kwargs))
+    before = client_connect.connect
+    bridge = RayBridge()
+    bridge._part(ray, "", ray_census.install)
+    assert client_connect.connect("h:1", namespace="n") == (("h:1",), {"namespace": "n"})
+    bridge.remove()
+
+    assert client_connect.connect is before
+    assert "this driver reaches Ray by its client (ray://)" in capsys.readouterr().err
 
 
 def test_what_a_call_costs(tmp_path: Path) -> None:
