@@ -95,7 +95,8 @@ def observe(setup: unit_tests.Setup, tests: str, side: str, lens: Path, select: 
 
 def run_name(tests: str, select: str) -> str:
     """Names what is kept of these tests; of many, it is that of the first and a number."""
-    name = unit_tests.run_name(tests.split(",")[0])
+    first = tests.split(",")[0]
+    name = Path(first).stem if Path(first).is_absolute() else unit_tests.run_name(first)
     return name if "," not in tests and not select else f"{name}-{zlib.crc32(f'{tests} {select}'.encode()):08x}"
 
 
