@@ -13,7 +13,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +22,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from runs import EXAMPLE, clean_environment, journal_spans, run
+from runs import EXAMPLE, HUNG, clean_environment, journal_spans, run, wait_for
 
 PYTHON = os.environ.get("PHOENIX_PYTHON")
 
@@ -39,35 +38,44 @@ def free_port() -> int:
 @pytest.fixture(scope="module")
 def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """The addresses of a Phoenix that runs: HTTP and gRPC."""
-    http, grpc = free_port(), free_port()
     folder = tmp_path_factory.mktemp("phoenix")
-    server = subprocess.Popen(
-        [str(PYTHON), "-m", "phoenix.server.main", "serve"],
-        env=clean_environment(
-            PHOENIX_PORT=str(http),
-            PHOENIX_GRPC_PORT=str(grpc),
-            PHOENIX_HOST="127.0.0.1",
-            PHOENIX_WORKING_DIR=str(folder),
-            PHOENIX_TELEMETRY_ENABLED="false",
-        ),
-        stdout=(folder / "log").open("w"),
-        stderr=subprocess.STDOUT,
-    )
-    address = f"http://127.0.0.1:{http}"
+    for _ in range(5):  # somebody else may have taken a port by the time that Phoenix binds it
+        http, grpc = free_port(), free_port()
+        server = subprocess.Popen(
+            [str(PYTHON), "-m", "phoenix.server.main", "serve"],
+            env=clean_environment(
+                PHOENIX_PORT=str(http),
+                PHOENIX_GRPC_PORT=str(grpc),
+                PHOENIX_HOST="127.0.0.1",
+                PHOENIX_WORKING_DIR=str(folder),
+                PHOENIX_TELEMETRY_ENABLED="false",
+            ),
+            stdout=(folder / "log").open("w"),
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        address = f"http://127.0.0.1:{http}"
+        try:
+            wait_for(lambda: server.poll() is not None or answers(f"{address}/healthz"))
+        except AssertionError:
+            server.kill()
+            raise
+        if server.poll() is None:
+            break
+    assert server.poll() is None, (folder / "log").read_text()[-3000:]
     try:
-        until = time.monotonic() + 180
-        while True:
-            try:
-                urllib.request.urlopen(f"{address}/healthz", timeout=5).read()
-                break
-            except OSError:
-                assert server.poll() is None, (folder / "log").read_text()[-3000:]
-                assert time.monotonic() < until, (folder / "log").read_text()[-3000:]
-                time.sleep(0.5)
         yield address, f"http://127.0.0.1:{grpc}"
     finally:
         server.terminate()
-        server.wait(30)
+        server.wait(HUNG)
+
+
+def answers(url: str) -> bool:
+    try:
+        urllib.request.urlopen(url, timeout=5).read()
+    except OSError:
+        return False
+    return True
 
 
 def spans_of(address: str, project: str) -> list[dict[str, Any]]:
@@ -77,7 +85,7 @@ def spans_of(address: str, project: str) -> list[dict[str, Any]]:
     while True:
         more = f"&cursor={cursor}" if cursor else ""
         url = f"{address}/v1/projects/{project}/spans?limit=100{more}"
-        page = json.load(urllib.request.urlopen(url, timeout=30))
+        page = json.load(urllib.request.urlopen(url, timeout=HUNG))
         found += page["data"]
         cursor = page.get("next_cursor") or ""
         if not cursor:
@@ -98,11 +106,8 @@ def test_the_run_is_one_tree(tmp_path: Path, phoenix: tuple[str, str], protocol:
         )
         assert shipped.returncode == 0, shipped.stderr
     written = journal_spans(tmp_path)
-    until = time.monotonic() + 60
-    there: list[dict[str, Any]] = []
-    while len(there) < len(written) and time.monotonic() < until:
-        time.sleep(0.5)  # Phoenix inserts in the background
-        there = spans_of(address, project)
+    wait_for(lambda: len(spans_of(address, project)) >= len(written))  # Phoenix inserts in the background
+    there = spans_of(address, project)
     assert len(there) == len(written)
     assert len({span["context"]["trace_id"] for span in there}) == 1
     parents = {span["context"]["span_id"]: span["parent_id"] or None for span in there}

@@ -19,7 +19,7 @@ pytest.importorskip("ray")
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from test_ray import STEP, TRAINING, assert_whole, drive  # noqa: E402
+from test_ray import STEP, TRAINING, assert_whole, drive, plain_run  # noqa: E402
 
 from autoinstr.cli import main  # noqa: E402
 
@@ -56,10 +56,9 @@ def runtime_env(worker: Path) -> str:
 
 
 def test_a_worker_with_a_bundle_on_its_path_is_in_the_trace(tmp_path: Path, worker: Path, bundle: Path) -> None:
-    plain = drive("train", tmp_path, traced=False)
     run = drive("train", tmp_path, RUNTIME_ENV=runtime_env(worker), PYTHONPATH=f"{bundle}:{TRAINING}")
 
-    assert run.result == plain.result
+    assert run.result == plain_run().result
     assert run.said == []
     assert_whole(run)
 

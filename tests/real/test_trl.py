@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -207,10 +208,18 @@ def printed(output: str, what: str) -> str:
     return line.removeprefix(what + " ")
 
 
+@pytest.fixture(scope="module")
+def plain(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
+    """GRPO without us."""
+    done = run(TRAINERS, "GRPO", folder, cwd=tmp_path_factory.mktemp("plain"), traced=False, timeout=SLOW)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
-def test_the_numbers_of_grpo_arrive_and_training_stays_the_same(folder: Path, tmp_path: Path, protocol: str) -> None:
-    plain = run(TRAINERS, "GRPO", folder, cwd=tmp_path, traced=False, timeout=SLOW)
-    assert plain.returncode == 0, plain.stderr
+def test_the_numbers_of_grpo_arrive_and_training_stays_the_same(
+    folder: Path, tmp_path: Path, protocol: str, plain: subprocess.CompletedProcess[str]
+) -> None:
     with Receiver() as receiver:
         endpoint = receiver.grpc_endpoint if protocol == "grpc" else receiver.http_endpoint
         traced = run(

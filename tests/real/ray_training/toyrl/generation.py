@@ -14,6 +14,9 @@ class GenerationWorkerImpl:
         await asyncio.sleep(delay)
         return [await self.complete(p) for p in prompts]
 
+    async def how_often(self):
+        return self.calls
+
     async def complete(self, prompt):
         await asyncio.sleep(0)
         return prompt * 2
