@@ -18,7 +18,7 @@ from typing import Any
 
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
-from autoinstr.maps.values import MISSING, is_sensitive, to_attribute
+from autoinstr.maps.values import MISSING, is_sensitive, sendable, to_attribute
 from autoinstr.notices import describe, say
 
 _FIELDS = frozenset(vars(logging.LogRecord("", 0, "", 0, "", None, None))) | {"message", "asctime", "taskName"}
@@ -131,7 +131,7 @@ def translated(record: logging.LogRecord) -> logging.LogRecord:
     fields = vars(copy)
     fields.update(given)
     text = given.get("message")
-    copy.msg = text if type(text) is str else _text_of(record)
+    copy.msg = sendable(text if type(text) is str else _text_of(record))  # else its batch would be lost with it
     copy.args = None
     extras = [key for key in given if key not in _FIELDS]
     for number, key in enumerate(extras):
@@ -159,6 +159,6 @@ def _exception(record: logging.LogRecord) -> dict[str, str]:
     found = {} if kind is None else {"exception.type": str(kind.__name__)}
     if value is not None:
         name, _, text = describe(value).partition(": ")
-        found["exception.message"] = text or name
+        found["exception.message"] = sendable(text or name)
     stack = record.exc_text if type(record.exc_text) is str else logging.Formatter().formatException(info)
-    return {**found, "exception.stacktrace": stack}
+    return {**found, "exception.stacktrace": sendable(stack)}

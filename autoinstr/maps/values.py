@@ -441,7 +441,7 @@ def is_sensitive(key: str) -> bool:
     return _SECRET.search(words) is not None or "api key" in words
 
 
-def _sendable(text: str) -> str:
+def sendable(text: str) -> str:
     """`text` without lone surrogates, which no exporter can encode."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
@@ -458,7 +458,7 @@ def to_attribute(value: Any, redact: bool = False) -> Any:
     if kind is int:
         return value if -_INT64 <= value < _INT64 else MISSING  # OTLP has 64 bits
     if kind is str:
-        return REDACTED if redact else _sendable(value[:MAX_TEXT])
+        return REDACTED if redact else sendable(value[:MAX_TEXT])
     plain = _plain(value)  # enum members and numpy floats
     if plain is not MISSING:
         return to_attribute(plain, redact)
