@@ -116,7 +116,7 @@ rl.startup (setup)
 rl.grpo.job (job)
   rl.weight_sync.transfer (weight_sync)
   rl.init.total (efficiency) rl.efficiency.category='init/total'
-  rl.grpo.generation (rollout) rl.num_generations_per_prompt=2 rl.target_weight_version=0 rl.weight_version=0
+  rl.grpo.generation (rollout) rl.num_generations_per_prompt=2 rl.num_prompt_groups=2 rl.target_weight_version=0 rl.weight_version=0
     rl.rollout.sample (per_prompt) rl.rollout.sample=0
       rl.vllm.generate_async (per_prompt)
     rl.rollout.sample (per_prompt) rl.rollout.sample=1
@@ -127,7 +127,7 @@ rl.grpo.job (job)
       rl.vllm.generate_async (per_prompt)
     rl.rollout.environment_step (per_prompt)
     rl.rollout.environment_step (per_prompt)
-  rl.grpo.generation (rollout) rl.num_generations_per_prompt=2 rl.target_weight_version=1 rl.weight_version=0
+  rl.grpo.generation (rollout) rl.num_generations_per_prompt=2 rl.num_prompt_groups=2 rl.target_weight_version=1 rl.weight_version=0
     rl.rollout.sample (per_prompt) rl.rollout.sample=0
       rl.vllm.generate_async (per_prompt)
     rl.rollout.sample (per_prompt) rl.rollout.sample=1
@@ -182,21 +182,21 @@ rl.startup (setup)
 rl.grpo.job (job)
   rl.weight_sync.transfer (weight_sync)
   rl.init.total (efficiency) rl.efficiency.category='init/total'
-  rl.grpo.generation (rollout) rl.num_generations_per_prompt=1 rl.target_weight_version=0 rl.weight_version=0
+  rl.grpo.generation (rollout) rl.num_generations_per_prompt=1 rl.num_prompt_groups=2 rl.target_weight_version=0 rl.weight_version=0
     rl.rollout.sample (per_prompt) rl.rollout.sample=0
       rl.vllm.generate_async (per_prompt)
     rl.rollout.sample (per_prompt) rl.rollout.sample=0
       rl.vllm.generate_async (per_prompt)
     rl.rollout.environment_step (per_prompt)
     rl.rollout.environment_step (per_prompt)
-  rl.grpo.generation (rollout) rl.num_generations_per_prompt=1 rl.target_weight_version=1 rl.weight_version=0
+  rl.grpo.generation (rollout) rl.num_generations_per_prompt=1 rl.num_prompt_groups=2 rl.target_weight_version=1 rl.weight_version=0
     rl.rollout.sample (per_prompt) rl.rollout.sample=0
       rl.vllm.generate_async (per_prompt)
     rl.rollout.sample (per_prompt) rl.rollout.sample=0
       rl.vllm.generate_async (per_prompt)
     rl.rollout.environment_step (per_prompt)
     rl.rollout.environment_step (per_prompt)
-  rl.grpo.generation (rollout) rl.num_generations_per_prompt=1 rl.target_weight_version=2 rl.weight_version=0
+  rl.grpo.generation (rollout) rl.num_generations_per_prompt=1 rl.num_prompt_groups=2 rl.target_weight_version=2 rl.weight_version=0
     rl.rollout.sample (per_prompt) rl.rollout.sample=0
       rl.vllm.generate_async (per_prompt)
     rl.rollout.sample (per_prompt) rl.rollout.sample=0

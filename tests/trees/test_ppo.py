@@ -97,7 +97,7 @@ rl.ppo.job (job)
       rl.vllm.generate_async (per_prompt)
     rl.rollout.environment_step (per_prompt)
   rl.init.total (efficiency) rl.efficiency.category='init/total'
-  rl.ppo.generation (rollout) rl.num_generations_per_prompt=2 rl.target_weight_version=0 rl.weight_version=0
+  rl.ppo.generation (rollout) rl.num_generations_per_prompt=2 rl.num_prompt_groups=2 rl.target_weight_version=0 rl.weight_version=0
     rl.rollout.sample (per_prompt) rl.rollout.sample=0
       rl.vllm.generate_async (per_prompt)
     rl.rollout.sample (per_prompt) rl.rollout.sample=1
@@ -108,7 +108,7 @@ rl.ppo.job (job)
       rl.vllm.generate_async (per_prompt)
     rl.rollout.environment_step (per_prompt)
     rl.rollout.environment_step (per_prompt)
-  rl.ppo.generation (rollout) rl.num_generations_per_prompt=2 rl.target_weight_version=1 rl.weight_version=0
+  rl.ppo.generation (rollout) rl.num_generations_per_prompt=2 rl.num_prompt_groups=2 rl.target_weight_version=1 rl.weight_version=0
     rl.rollout.sample (per_prompt) rl.rollout.sample=0
       rl.vllm.generate_async (per_prompt)
     rl.rollout.sample (per_prompt) rl.rollout.sample=1
