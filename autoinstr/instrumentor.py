@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # a process that has nothing to patch should not notice us: t
     from autoinstr.activation import Activation
     from autoinstr.bridges import processes
     from autoinstr.bridges.ray import RayBridge
-    from autoinstr.exporting import GuardedExporter
+    from autoinstr.exporting.guards import GuardedExporter
     from autoinstr.logs.active import ActiveLogs
     from autoinstr.maps.catalog import Catalog
     from autoinstr.maps.model import Mistake
@@ -163,9 +163,9 @@ class AutoinstrInstrumentor(BaseInstrumentor):  # type: ignore[misc,unused-ignor
 
         def send_all() -> None:
             if everything := every_guard():
-                from autoinstr import exporting
+                from autoinstr.exporting import ending
 
-                exporting.finish(provider, everything)
+                ending.finish(provider, everything)
 
         def at_sigterm() -> None:
             opening = sys.modules.get("autoinstr.spans.opening")
@@ -195,23 +195,23 @@ class AutoinstrInstrumentor(BaseInstrumentor):  # type: ignore[misc,unused-ignor
             if not (guards or log_guards) or self._termination is not None:
                 return
             from autoinstr.descriptors import before_all_are_closed
-            from autoinstr.exporting import EXIT_SECONDS
+            from autoinstr.exporting.ending import EXIT_SECONDS
             from autoinstr.termination import Termination
 
             self._termination = termination = Termination(at_sigterm, EXIT_SECONDS + 1)
             termination.install()
 
             def let_go() -> Callable[[], None]:
-                from autoinstr import exporting
+                from autoinstr.exporting import connections
 
                 termination.let_go()
-                exporting.AT_WORK.hold()  # a connection in use can't be given up
+                connections.AT_WORK.hold()  # a connection in use can't be given up
                 try:
-                    exporting.let_go_of_descriptors(every_guard())
+                    connections.let_go_of_descriptors(every_guard())
                 except BaseException:
-                    exporting.AT_WORK.release()
+                    connections.AT_WORK.release()
                     raise
-                return exporting.AT_WORK.release
+                return connections.AT_WORK.release
 
             self._forget_closing = before_all_are_closed(let_go)
 
@@ -301,11 +301,13 @@ def _guard(provider: Any) -> list[GuardedExporter]:
     processors = getattr(getattr(provider, "_active_span_processor", None), "_span_processors", ())
     if not processors and "opentelemetry.exporter" not in sys.modules:
         return []
-    from autoinstr import exporting
+    from autoinstr.exporting.guards import guard
+    from autoinstr.exporting.helper_threads import stand_by
+    from autoinstr.exporting.random_source import leave_random_alone
 
-    exporting.stand_by()
-    exporting.leave_random_alone()  # exporters of metrics and logs draw from it as well
-    return exporting.guard(provider)
+    stand_by()
+    leave_random_alone()  # exporters of metrics and logs draw from it as well
+    return guard(provider)
 
 
 def _mend_ids(provider: Any, settings: Settings) -> None:

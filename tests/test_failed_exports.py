@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from otlp_receiver import Receiver
 from runs import our_lines, run
 
-from autoinstr import exporting
+from autoinstr.exporting import failures, guards
 
 MAP = "map: work\npackage: work\nspans:\n  work.step: {group: step, function: work:step}\n"
 
@@ -103,7 +103,7 @@ def test_a_resolver_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.M
 
     monkeypatch.setattr(socket, "getaddrinfo", silent)
     try:
-        assert exporting.why_unreachable("http://collector:4317") == "its name is not resolved within 1 s"
+        assert failures.why_unreachable("http://collector:4317") == "its name is not resolved within 1 s"
     finally:
         answer.set()
 
@@ -135,7 +135,7 @@ def test_a_resolver_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.M
     ],
 )  # fmt: skip
 def test_the_reason_in_what_the_exporters_log(logged: str, reason: str) -> None:
-    assert exporting.reason_in(logged) == reason
+    assert failures.reason_in(logged) == reason
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
@@ -165,7 +165,7 @@ def test_an_export_that_is_tried_again_and_again_tells_its_trouble() -> None:
             ended.wait()
             return SpanExportResult.SUCCESS
 
-    guarded = exporting.GuardedExporter(Trying())
+    guarded = guards.GuardedExporter(Trying())
     assert guarded.trouble() == ""
     thread = threading.Thread(target=guarded.export, args=([],))
     thread.start()

@@ -229,8 +229,8 @@ def test_sigterm_does_not_wait_long_for_a_collector_that_hangs(slow_ends: SlowEn
 
 # the first SIGTERM would wait for longer than the test
 WAITING = (
-    "from autoinstr import exporting\nfrom autoinstr.instrumentor import AutoinstrInstrumentor\n"
-    f"exporting.EXIT_SECONDS = AutoinstrInstrumentor()._termination._seconds = {2 * HUNG}\n"
+    "from autoinstr.exporting import ending\nfrom autoinstr.instrumentor import AutoinstrInstrumentor\n"
+    f"ending.EXIT_SECONDS = AutoinstrInstrumentor()._termination._seconds = {2 * HUNG}\n"
 )
 
 
@@ -394,9 +394,9 @@ def test_no_collector_holds_up_the_exit(slow_ends: SlowEnds, what: str, protocol
 BURST = """
 import asyncio, sys, time
 import work
-from autoinstr import exporting
+from autoinstr.exporting import ending
 
-exporting.EXIT_SECONDS = 10_000  # the bound of the end is another test's: here the machine may be slow
+ending.EXIT_SECONDS = 10_000  # the bound of the end is another test's: here the machine may be slow
 
 async def task(items):
     for n in range(items):

@@ -37,8 +37,8 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
-from autoinstr import rejections
-from autoinstr.exporting import reason_in, why_unreachable, wrong_address
+from autoinstr.exporting import rejections
+from autoinstr.exporting.failures import reason_in, why_unreachable, wrong_address
 from autoinstr.journal import decoding, identity
 from autoinstr.journal.decoding import BROKEN
 from autoinstr.journal.reader import PROCESS_END, PROCESS_START, SENT, SPAN_REST, SPAN_START, UNSENT, journal_files

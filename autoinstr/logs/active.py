@@ -8,8 +8,9 @@ from typing import Any
 
 from opentelemetry import _logs
 
-from autoinstr import exporting
-from autoinstr.logs import exporting as log_exporting
+from autoinstr.exporting.guards import GuardedExporter
+from autoinstr.exporting.helper_threads import stand_by
+from autoinstr.logs import exporting
 from autoinstr.logs.bridge import LogBridge
 from autoinstr.notices import say
 
@@ -20,18 +21,18 @@ class ActiveLogs:
     `provider` is None where there is nowhere for records to go, which is said.
     """
 
-    def __init__(self, journal: Any | None, span_guards: Sequence[exporting.GuardedExporter]) -> None:
+    def __init__(self, journal: Any | None, span_guards: Sequence[GuardedExporter]) -> None:
         self.provider: Any = _logs.get_logger_provider()
-        self.guards: list[log_exporting.GuardedLogExporter] = []
+        self.guards: list[exporting.GuardedLogExporter] = []
         self._bridge: LogBridge | None = None
         processors = getattr(getattr(self.provider, "_multi_log_record_processor", None), "_log_record_processors", ())
         if not hasattr(self.provider, "add_log_record_processor") or not (processors or journal):
             say("log records go nowhere: no exporter of logs is set up (OTEL_LOGS_EXPORTER), and the journal is off")
             self.provider = None
             return
-        self.guards = log_exporting.guard(self.provider, span_guards)
+        self.guards = exporting.guard(self.provider, span_guards)
         if self.guards:
-            exporting.stand_by()
+            stand_by()
         for exporter in self.guards:
             exporter.warn_of_loss = journal is None
             if journal is not None:

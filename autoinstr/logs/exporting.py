@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from autoinstr.exporting import GuardedExporter, guard_batch, key_beside
+from autoinstr.exporting.guards import GuardedExporter, guard_batch, key_beside
 
 
 class GuardedLogExporter(GuardedExporter):

@@ -15,7 +15,7 @@ from autoinstr.metrics.phases import PhaseDurations
 from autoinstr.metrics.tapper import Tapper
 
 if TYPE_CHECKING:
-    from autoinstr.exporting import GuardedExporter
+    from autoinstr.exporting.guards import GuardedExporter
     from autoinstr.maps.model import SpanMap
     from autoinstr.patch.ledger import Ledger
     from autoinstr.settings import Settings

@@ -11,7 +11,7 @@ from typing import Any
 
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult
 
-from autoinstr.exporting import GuardedExporter, key_beside
+from autoinstr.exporting.guards import GuardedExporter, key_beside
 from autoinstr.metrics.instruments import uninterrupted_collection
 
 

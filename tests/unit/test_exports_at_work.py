@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from autoinstr.exporting import Exports
+from autoinstr.exporting.connections import Exports
 
 
 class Seen(threading.Condition):
@@ -24,7 +24,7 @@ class Seen(threading.Condition):
 
 
 def test_hold_waits_for_what_is_at_work_and_keeps_the_next_one_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autoinstr.exporting._HELD_SECONDS", 600.0)
+    monkeypatch.setattr("autoinstr.exporting.connections._HELD_SECONDS", 600.0)
     exports: Any = Exports()
     events: list[str] = []
     begun, first_may_end, second_waits = threading.Event(), threading.Event(), threading.Event()
@@ -57,7 +57,7 @@ def test_hold_waits_for_what_is_at_work_and_keeps_the_next_one_out(monkeypatch: 
 
 
 def test_an_export_that_closes_descriptors_itself_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autoinstr.exporting._HELD_SECONDS", 0.01)
+    monkeypatch.setattr("autoinstr.exporting.connections._HELD_SECONDS", 0.01)
     exports = Exports()
     with exports:
         exports.hold()

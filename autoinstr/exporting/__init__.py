@@ -1,0 +1,1 @@
+"""Sending spans, metrics and log records without ever costing the run."""
