@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeAlias
 
+from autoinstr.maps import values
 from autoinstr.maps.metric_model import MetricTap
 from autoinstr.metrics.instruments import Instruments
 from autoinstr.metrics.taps import Tap
 from autoinstr.notices import describe, say
 from autoinstr.patch import arguments, compiling, functions, targets
+from autoinstr.patch.importlib_bootstrap import uncounted
 from autoinstr.patch.ledger import APPLIED, MISSING, REFUSED, Installed, Ledger, Record, carries
 from autoinstr.patch.waiting import Waiting
 
@@ -102,8 +104,11 @@ def wrap_tapped(function: Any, taps: list[Tap]) -> Any:
     Raises:
         TargetRefused: where a tap needs the end of a call that has no single one.
     """
+    needs_end = any(tap.needs_end for tap in taps)
+    if needs_end and inspect.isasyncgenfunction(function):
+        return functions.dress(_around_async_generator(function, taps), function)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        if any(tap.needs_end for tap in taps):
+        if needs_end:
             raise targets.TargetRefused("a generator has neither a return nor a duration that a series could take")
         return functions.wrap_beside(
             function, before=lambda args, kwargs: _raised(_wanted(taps, args, kwargs), args, kwargs)
@@ -166,3 +171,47 @@ def _around_coroutine(function: Any, taps: list[Tap]) -> Any:
         return result
 
     return wrapper
+
+
+def _around_async_generator(function: Any, taps: list[Tap]) -> Any:
+    def made(*args: Any, **kwargs: Any) -> Any:
+        wanted = _wanted(taps, args, kwargs)
+        body = function(*args, **kwargs)
+        return _Followed(body, wanted, args, kwargs) if wanted else body
+
+    return functions.relayed(made)
+
+
+class _Followed:
+    """An async generator that is followed to its end: its last item is what it returned.
+
+    One that is closed before is like a call that raised.
+    """
+
+    def __init__(self, body: Any, wanted: _Wanted, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._body = body
+        self._call = wanted, args, kwargs
+        self._last: Any = values.MISSING
+        self._started = time.perf_counter()
+
+    # the step is made here, not in the coroutine: the event loop gets to know a generator as it makes its first one
+    def __anext__(self) -> Awaitable[Any]:
+        return self._stepped(self._body.__anext__())
+
+    def asend(self, value: Any) -> Awaitable[Any]:
+        return self._stepped(self._body.asend(value))
+
+    def athrow(self, thrown: BaseException) -> Awaitable[Any]:
+        return self._stepped(self._body.athrow(thrown))
+
+    @uncounted
+    async def _stepped(self, step: Awaitable[Any]) -> Any:
+        try:
+            self._last = item = await step
+        except StopAsyncIteration:
+            _returned(*self._call, self._last, time.perf_counter() - self._started)
+            raise
+        except BaseException:
+            _raised(*self._call)
+            raise
+        return item

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import errno
 import inspect
@@ -337,6 +338,7 @@ def test_wrong_arguments_raise_as_they_do_without_us(make: Make) -> None:
 
 ENGINE = """
 import asyncio
+import contextlib
 
 class Engine:
     model = "toy-1"
@@ -352,6 +354,13 @@ class Engine:
 
     def generate_each(self, batch):
         yield from batch["lengths"]
+
+    async def generate_as_it_goes(self, batch):
+        for n in batch["lengths"]:
+            await asyncio.sleep(0)
+            yield {"lengths": [n]}
+        if not batch["lengths"]:
+            raise ValueError("nothing to generate")
 """
 
 
@@ -414,6 +423,72 @@ def test_a_generator_is_left_alone_where_its_end_is_asked_for(make: Make) -> Non
         assert module.Engine.generate_each is original
         assert [r.state for r in run.ledger.records] == ["refused"]
     assert "a generator has neither a return nor a duration" in run.notices[0]
+
+
+def test_an_async_generator_returns_its_last_item(make: Make) -> None:
+    module = make(ENGINE)
+
+    async def all_of(engine: Any, *lengths: int) -> list[Any]:
+        return [item async for item in engine.generate_as_it_goes({"lengths": list(lengths)})]
+
+    async def the_first_of(engine: Any, *lengths: int) -> Any:
+        async with contextlib.aclosing(engine.generate_as_it_goes({"lengths": list(lengths)})) as items:
+            return await items.__anext__()
+
+    with record(text=engine_map(module, "generate_as_it_goes")) as run:
+        engine = module.Engine()
+        assert inspect.isasyncgenfunction(module.Engine.generate_as_it_goes)
+        assert asyncio.run(all_of(engine, 5, 6)) == [{"lengths": [5]}, {"lengths": [6]}]
+        assert (
+            run.series("my.tokens")
+            == """
+            my.tokens histogram count=1 sum=11.0 my.type='input'
+            my.tokens histogram count=1 sum=6.0 my.type='output'
+        """
+        )
+        (duration,) = run.series("my.duration").lines
+        assert duration.startswith("my.duration histogram s count=1 ")
+
+        # one that fails, or is closed early, has no end that could be measured; what it was given counts
+        with pytest.raises(ValueError, match="^nothing to generate$"):
+            asyncio.run(all_of(engine))
+        assert asyncio.run(the_first_of(engine, 1, 2)) == {"lengths": [1]}
+        assert (
+            run.series("my.tokens")
+            == """
+            my.tokens histogram count=1 sum=6.0 my.type='output'
+            my.tokens histogram count=3 sum=14.0 my.type='input'
+        """
+        )
+        assert run.series("my.duration").lines == [duration]
+
+
+def test_a_followed_async_generator_takes_what_its_consumer_sends_and_throws(make: Make) -> None:
+    module = make(
+        """
+class Engine:
+    model = "toy-1"
+
+    async def answer(self, batch):
+        word = "ready"
+        while word is not None:
+            try:
+                word = yield {"lengths": [len(word)]}
+            except KeyError as error:
+                word = error.args[0]
+"""
+    )
+
+    async def main() -> list[Any]:
+        answers = module.Engine().answer({"lengths": [1]})
+        given = [await answers.__anext__(), await answers.asend("four"), await answers.athrow(KeyError("nine long"))]
+        with pytest.raises(StopAsyncIteration):
+            await answers.asend(None)
+        return [n for item in given for n in item["lengths"]]
+
+    with record(text=engine_map(module, "answer")) as run:
+        assert asyncio.run(main()) == [5, 4, 9]
+        assert "my.tokens histogram count=1 sum=9.0 my.type='output'" in run.series("my.tokens").lines
 
 
 def test_a_tap_and_a_span_on_one_function(make: Make) -> None:
@@ -754,6 +829,40 @@ def test_vllms_tokens_and_time() -> None:
         )
         (duration,) = run.series("gen_ai.server.request.duration").lines
         assert duration.startswith("gen_ai.server.request.duration histogram s count=1 ")
+
+
+@pytest.mark.usefixtures("fake_nemo")
+def test_vllms_tokens_and_time_in_asynchronous_rollouts() -> None:
+    from nemo_rl.distributed.batched_data_dict import BatchedDataDict
+    from nemo_rl.models.generation.vllm.vllm_generation import VllmGeneration
+
+    class Engine(VllmGeneration):
+        cfg = {"model_name": "Qwen/Qwen2.5-1.5B"}
+
+        def __init__(self) -> None:
+            self._samples_generated = 0
+            sample = BatchedDataDict({"generation_lengths": np.array([7])})
+            self._worker = types.SimpleNamespace(sample=lambda data, greedy: sample, straggles=lambda: False)
+
+    async def rollout() -> None:
+        for length in (3, 4):
+            data = BatchedDataDict({"input_ids": [[1]], "input_lengths": np.array([length])})
+            async for _index, _output in Engine().generate_async(data):
+                pass
+
+    with record(builtin="nemo_rl.metrics") as run:
+        asyncio.run(rollout())
+        shared = "gen_ai.operation.name='text_completion' gen_ai.provider.name='vllm'"
+        model = "gen_ai.request.model='Qwen/Qwen2.5-1.5B'"
+        assert (
+            run.series("gen_ai.client.token.usage")
+            == f"""
+            gen_ai.client.token.usage histogram {{token}} count=2 sum=14.0 {shared} {model} gen_ai.token.type='output'
+            gen_ai.client.token.usage histogram {{token}} count=2 sum=7.0 {shared} {model} gen_ai.token.type='input'
+        """
+        )
+        (duration,) = run.series("gen_ai.server.request.duration").lines
+        assert duration.startswith("gen_ai.server.request.duration histogram s count=2 ")
 
 
 # -- beside the taps ----------------------------------------------------------------------------------
