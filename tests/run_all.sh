@@ -85,6 +85,31 @@ else
     note "HTTP clients with OpenTelemetry's instrumentation: NOT RUN, it can't be installed here"
 fi
 
+# torch.compile, and real TRL: where pip finds torch on this machine. CI does not fetch gigabytes for it. What they need is
+# installed while Ray's tests run, which wait more than they work.
+torch="torch==2.13.0"
+torch_python=${TORCH_PYTHON:-$(find_python 3.11)}
+torch_from=""
+if [ -n "$torch_python" ]; then
+    torch_from=$("$torch_python" -m pip install --dry-run --no-deps --quiet --report - "$torch" 2>/dev/null |
+        "$torch_python" -c 'import json, sys; print(json.load(sys.stdin)["install"][0]["download_info"]["url"])' \
+            2>/dev/null) || torch_from=""
+fi
+install_trl() { # torch first, so that nothing that needs it takes another one
+    echo "$torch" >.venv-trl/constraints.txt
+    pip=".venv-trl/bin/python -m pip install --quiet --disable-pip-version-check -c .venv-trl/constraints.txt"
+    $pip "$torch" && $pip trl transformers accelerate datasets peft
+}
+trl_installs=""
+case $torch_from in
+file:*)
+    if UV="" env_for .venv-trl "$torch_python" '.[test]'; then # UV looks for wheels elsewhere
+        install_trl &
+        trl_installs=$!
+    fi
+    ;;
+esac
+
 # Real Ray, for which no extra exists and not every Python has a wheel. The newest release; ALL_RAY=1 adds the oldest
 # that is supported and one between.
 ray_python=$(find_python 3.11)
@@ -103,24 +128,9 @@ for release in newest ${ALL_RAY:+2.49 2.55}; do
     fi
 done
 
-# torch.compile, and real TRL: where pip finds torch on this machine. CI does not fetch gigabytes for it.
-torch="torch==2.13.0"
-torch_python=${TORCH_PYTHON:-$(find_python 3.11)}
-torch_from=""
-if [ -n "$torch_python" ]; then
-    torch_from=$("$torch_python" -m pip install --dry-run --no-deps --quiet --report - "$torch" 2>/dev/null |
-        "$torch_python" -c 'import json, sys; print(json.load(sys.stdin)["install"][0]["download_info"]["url"])' \
-            2>/dev/null) || torch_from=""
-fi
-trl_env() { # UV looks for wheels elsewhere; torch first, so that nothing that needs it takes another one
-    UV="" env_for .venv-trl "$torch_python" '.[test]' "$torch" &&
-        echo "$torch" >.venv-trl/constraints.txt &&
-        .venv-trl/bin/python -m pip install --quiet --disable-pip-version-check -c .venv-trl/constraints.txt \
-            trl transformers accelerate datasets peft
-}
 case $torch_from in
 file:*)
-    if trl_env; then
+    if [ -n "$trl_installs" ] && wait "$trl_installs"; then
         echo "== tests: torch.compile and TRL, Python $(version_of "$torch_python")"
         .venv-trl/bin/python -m pytest tests/unit/test_torch_compile.py tests/real/test_trl.py \
             tests/test_processes.py::test_torchrun_with_gloo_and_a_data_loader
