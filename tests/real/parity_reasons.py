@@ -38,6 +38,12 @@ DIFFERENCES = (
         spans=r"rl\.grpo\.generation",
         difference=r"count: in-tree 1 more in .*/test_async_utils\.py::\w+::test_process_batch_\w+",
     ),
+    Reason(
+        "the collector's actor ends while it is open, and nemo-lens gives a span its attributes after its start: what "
+        "is on record of it is bare",
+        spans=r"rl\.idle\.generation_limit_pause",
+        difference=r"(group|attribute rl\.efficiency\.category): in-tree 1 x None; autoinstr 1 x .*",
+    ),
     Reason(_BOTH_TIMERS, spans=r"rl\.(distillation|ppo)\.data_processing", difference=_MORE),
 )
 """Where in-tree has a span of that name in the same test."""
