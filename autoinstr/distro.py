@@ -98,13 +98,17 @@ def _failed_after_the_spans(error: Exception) -> bool:
     for step, variables in (("_init_metrics", (_METRICS, _LOGS)), ("_init_logging", (_LOGS,))):
         if step not in made:
             continue
-        asked = [what for what in variables if os.environ.get(what, "none").strip().lower() not in ("", "none")]
+        asked = [variable for variable in variables if _asks_for_one(variable)]
         for variable in variables:
             os.environ[variable] = "none"
         signals = " and ".join(_SIGNALS[variable] for variable in asked or variables[:1])
         say(f"OpenTelemetry's exporters of {signals} could not be set up: {error}; there are none")
         return True
     return False
+
+
+def _asks_for_one(variable: str) -> bool:
+    return os.environ.get(variable, "none").strip().lower() not in ("", "none")
 
 
 def _set_up_without_metrics(configure: Callable[[], None], error: Exception) -> bool:
@@ -114,7 +118,7 @@ def _set_up_without_metrics(configure: Callable[[], None], error: Exception) -> 
     names = (_METRICS, _LOGS)
     if isinstance(trace.get_tracer_provider(), TracerProvider):
         return False  # what failed is one of the spans' exporters
-    if all(os.environ.get(name, "none").strip().lower() in ("", "none") for name in names):
+    if not any(map(_asks_for_one, names)):
         return False
     for name in names:
         os.environ[name] = "none"

@@ -302,8 +302,8 @@ def _guard(provider: Any) -> list[GuardedExporter]:
     if not processors and "opentelemetry.exporter" not in sys.modules:
         return []
     from autoinstr.exporting.guards import guard
-    from autoinstr.exporting.helper_threads import stand_by
     from autoinstr.exporting.random_source import leave_random_alone
+    from autoinstr.exporting.standing_by import stand_by
 
     stand_by()
     leave_random_alone()  # exporters of metrics and logs draw from it as well

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from autoinstr.exporting.guards import GuardedExporter, address
-from autoinstr.exporting.helper_threads import ENDING, do, hand_over
+from autoinstr.exporting.standing_by import ENDING, do, hand_over
 from autoinstr.notices import say
 from autoinstr.patience import within
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from autoinstr.exporting.helper_threads import PROBING, hand_over
+from autoinstr.exporting.standing_by import PROBING, hand_over
 from autoinstr.patience import within
 
 _PROBE_SECONDS = 0.5

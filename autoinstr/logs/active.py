@@ -9,7 +9,7 @@ from typing import Any
 from opentelemetry import _logs
 
 from autoinstr.exporting.guards import GuardedExporter
-from autoinstr.exporting.helper_threads import stand_by
+from autoinstr.exporting.standing_by import stand_by
 from autoinstr.logs import exporting
 from autoinstr.logs.bridge import LogBridge
 from autoinstr.notices import say
