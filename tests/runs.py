@@ -47,6 +47,32 @@ def run(
     )
 
 
+def start_job(folder: Path, work: str, span_map: str, job: str, **env: str) -> tuple[subprocess.Popen[str], str]:
+    """A traced process that runs `job`, with a module `work` and its map, and the first line that it prints.
+
+    All groups of that map alone; the journal of run `r` is in `folder`.
+    """
+    (folder / "work.py").write_text(work)
+    (folder / "work.yaml").write_text(span_map)
+    process = subprocess.Popen(
+        [str(INSTRUMENT), sys.executable, "-c", f"import work; {job}"],
+        cwd=folder,
+        env=clean_environment(
+            AUTOINSTR_SPAN_MAPS=str(folder / "work.yaml"),
+            AUTOINSTR_SPAN_GROUPS="all",
+            AUTOINSTR_BUILTIN_MAPS="none",
+            AUTOINSTR_RUN_DIR=str(folder),
+            AUTOINSTR_RUN_ID="r",
+            **env,
+        ),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    return process, process.stdout.readline()
+
+
 def wait_for(condition: Callable[[], Any], process: subprocess.Popen[str] | None = None) -> None:
     """Until it is so; a process that is to bring it about must not end before."""
     until = time.monotonic() + HUNG

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 from otlp_receiver import Receiver
-from runs import HUNG, INSTRUMENT, clean_environment
+from runs import HUNG, start_job
 
 from autoinstr.cli import main
 from autoinstr.journal.reader import read_run
@@ -66,25 +65,7 @@ HANG = "work.hang"
 
 def start(folder: Path, job: str, **env: str) -> tuple[subprocess.Popen[str], int]:
     """A process in that job, which has come to what it does after its steps; and when the last step had ended."""
-    (folder / "work.py").write_text(WORK)
-    (folder / "work.yaml").write_text(MAP)
-    process = subprocess.Popen(
-        [str(INSTRUMENT), sys.executable, "-c", f"import work; {job}"],
-        cwd=folder,
-        env=clean_environment(
-            AUTOINSTR_SPAN_MAPS=str(folder / "work.yaml"),
-            AUTOINSTR_SPAN_GROUPS="all",
-            AUTOINSTR_BUILTIN_MAPS="none",
-            AUTOINSTR_RUN_DIR=str(folder),
-            AUTOINSTR_RUN_ID="r",
-            **env,
-        ),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    line = process.stdout.readline()
+    process, line = start_job(folder, WORK, MAP, job, **env)
     assert line.strip().isdigit(), (line, process.communicate())
     return process, int(line)
 

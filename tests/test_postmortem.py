@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from runs import INSTRUMENT, clean_environment, our_lines, run, wait_for
+from runs import our_lines, run, start_job, wait_for
 from test_report import Journal
 
 from autoinstr.cli import main
@@ -141,25 +141,8 @@ def wait(seconds):
 
 def start(folder: Path, **env: str) -> subprocess.Popen[str]:
     """A process that sleeps in its fourth step."""
-    (folder / "work.py").write_text(WORK)
-    (folder / "work.yaml").write_text(MAP)
-    process = subprocess.Popen(
-        [str(INSTRUMENT), sys.executable, "-c", "import work; work.job()"],
-        cwd=folder,
-        env=clean_environment(
-            AUTOINSTR_SPAN_MAPS=str(folder / "work.yaml"),
-            AUTOINSTR_SPAN_GROUPS="all",
-            AUTOINSTR_BUILTIN_MAPS="none",
-            AUTOINSTR_RUN_DIR=str(folder),
-            AUTOINSTR_RUN_ID="r",
-            **env,
-        ),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n", process.communicate()
+    process, line = start_job(folder, WORK, MAP, "work.job()", **env)
+    assert line == "ready\n", process.communicate()
     return process
 
 

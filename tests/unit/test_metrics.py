@@ -38,7 +38,7 @@ from autoinstr.metrics.scalars import ElsewhereError, scalar
 from autoinstr.patch.ledger import Ledger, Record
 from autoinstr.spans import GROUP_ATTRIBUTE
 from autoinstr.spans.opening import BUCKET_ATTRIBUTE, SCOPE_NAME
-from autoinstr.testing import MapMistakes, record
+from autoinstr.testing import MapMistakes, Recording, record
 
 FAKE = Path(__file__).parents[1] / "fake_training"
 TABLE = Catalog(lambda mistake: pytest.fail(str(mistake))).table
@@ -805,6 +805,22 @@ def test_every_series_of_nemo_rls_logger() -> None:
         assert run.series().lines == sorted(expected)
 
 
+def assert_calls_of_vllm(run: Recording, calls: int, read: float, generated: float) -> None:
+    of = (
+        "gen_ai.operation.name='text_completion' gen_ai.provider.name='vllm' "
+        "gen_ai.request.model='Qwen/Qwen2.5-1.5B' gen_ai.token.type"
+    )
+    assert (
+        run.series("gen_ai.client.token.usage")
+        == f"""
+        gen_ai.client.token.usage histogram {{token}} count={calls} sum={generated} {of}='output'
+        gen_ai.client.token.usage histogram {{token}} count={calls} sum={read} {of}='input'
+    """
+    )
+    (duration,) = run.series("gen_ai.server.request.duration").lines
+    assert duration.startswith(f"gen_ai.server.request.duration histogram s count={calls} ")
+
+
 @pytest.mark.usefixtures("fake_nemo")
 def test_vllms_tokens_and_time() -> None:
     from nemo_rl.models.generation.vllm.vllm_generation import VllmGeneration
@@ -818,17 +834,7 @@ def test_vllms_tokens_and_time() -> None:
 
     with record(builtin="nemo_rl.metrics") as run:
         Engine().generate({"input_ids": [[1], [2]], "input_lengths": np.array([3, 4])})
-        shared = "gen_ai.operation.name='text_completion' gen_ai.provider.name='vllm'"
-        model = "gen_ai.request.model='Qwen/Qwen2.5-1.5B'"
-        assert (
-            run.series("gen_ai.client.token.usage")
-            == f"""
-            gen_ai.client.token.usage histogram {{token}} count=1 sum=15.0 {shared} {model} gen_ai.token.type='output'
-            gen_ai.client.token.usage histogram {{token}} count=1 sum=7.0 {shared} {model} gen_ai.token.type='input'
-        """
-        )
-        (duration,) = run.series("gen_ai.server.request.duration").lines
-        assert duration.startswith("gen_ai.server.request.duration histogram s count=1 ")
+        assert_calls_of_vllm(run, 1, read=7.0, generated=15.0)
 
 
 @pytest.mark.usefixtures("fake_nemo")
@@ -852,17 +858,7 @@ def test_vllms_tokens_and_time_in_asynchronous_rollouts() -> None:
 
     with record(builtin="nemo_rl.metrics") as run:
         asyncio.run(rollout())
-        shared = "gen_ai.operation.name='text_completion' gen_ai.provider.name='vllm'"
-        model = "gen_ai.request.model='Qwen/Qwen2.5-1.5B'"
-        assert (
-            run.series("gen_ai.client.token.usage")
-            == f"""
-            gen_ai.client.token.usage histogram {{token}} count=2 sum=14.0 {shared} {model} gen_ai.token.type='output'
-            gen_ai.client.token.usage histogram {{token}} count=2 sum=7.0 {shared} {model} gen_ai.token.type='input'
-        """
-        )
-        (duration,) = run.series("gen_ai.server.request.duration").lines
-        assert duration.startswith("gen_ai.server.request.duration histogram s count=2 ")
+        assert_calls_of_vllm(run, 2, read=7.0, generated=14.0)
 
 
 # -- beside the taps ----------------------------------------------------------------------------------
