@@ -225,6 +225,23 @@ def test_what_is_no_file_is_passed_over(tmp_path: Path) -> None:
     assert [span.name for span in run.spans] == ["rl.x"]
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/mem"), reason="needs a file that refuses to be read, by root too")
+def test_a_file_that_cannot_be_read_costs_itself(tmp_path: Path) -> None:
+    """A stale mount, another user's umask: what the other processes wrote is there."""
+    folder = write(tmp_path / "r", PROCESS_START, finished("rl.x", "a", 0, 1), PROCESS_END)
+    (folder / f"node-b-7-{T0 + 1:x}.jsonl").symlink_to("/proc/self/mem")
+    run = read_run(folder)
+    assert [span.name for span in run.spans] == ["rl.x"]
+    assert [(process.host, process.pid, process.unreadable) for process in run.processes] == [
+        ("node-a-1", 100, ""),
+        ("node-b", 7, "Input/output error"),
+    ]
+
+    (folder / FILE).unlink()
+    with pytest.raises(JournalError, match=r"cannot read the journal in .*: node-b-7-.*\.jsonl: Input/output error"):
+        read_run(folder)
+
+
 def test_an_empty_file_is_a_process(tmp_path: Path) -> None:
     run = read_run(write(tmp_path / "r"))
     (process,) = run.processes
@@ -321,6 +338,15 @@ def test_a_run_that_is_not_there(run_dir: Path, run: str, message: str, monkeypa
     with pytest.raises(JournalError) as caught:
         find_run(run, run_dir)
     assert str(caught.value) == message.format(run_dir)
+
+
+def test_a_folder_that_may_not_be_listed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "4f20").mkdir()
+    monkeypatch.setattr(os, "access", lambda *asked: False)  # what root may do says nothing
+    for run, message in ((None, f"no run in {tmp_path}"), ("4f20", f"no run '4f' in {tmp_path}; no run is there")):
+        with pytest.raises(JournalError) as caught:
+            find_run(run and run[:2], tmp_path)
+        assert str(caught.value) == f"{message}; not readable there: 4f20"
 
 
 def test_no_runs_at_all(tmp_path: Path) -> None:

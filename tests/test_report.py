@@ -428,6 +428,22 @@ def test_text_of_a_run_that_ended(journal: Journal, runs: Path, capsys: pytest.C
     assert out[-1] == "no span is open"
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/mem"), reason="needs a file that refuses to be read, by root too")
+def test_a_file_that_cannot_be_read_is_told(journal: Journal, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    training(journal).ended(10)
+    (journal.folder / "h-101-1.jsonl").symlink_to("/proc/self/mem")
+    told = "1 of 2 files can't be read, in whole or in part (h-101-1.jsonl: Input/output error)"
+    assert main(["report"]) == 0
+    assert told in capsys.readouterr().out
+    assert main(["report", "--json"]) == 0
+    unreadable = {one["pid"]: one["unreadable"] for one in json.loads(capsys.readouterr().out)["processes"]}
+    assert unreadable == {100: None, 101: "Input/output error"}
+    assert main(["postmortem"]) == 0
+    out = capsys.readouterr().out
+    assert told in out
+    assert "(its journal can't be read: Input/output error)" in out
+
+
 def test_text_of_an_empty_run(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (runs / "empty").mkdir(parents=True)
     (runs / "empty" / "file.jsonl").touch()
@@ -501,6 +517,7 @@ def test_json(journal: Journal, runs: Path, capsys: pytest.CaptureFixture[str]) 
                 "open": 1,
                 "broken_lines": 1,
                 "lost_records": 0,
+                "unreadable": None,
             }
         ],
         "phases": [

@@ -233,6 +233,23 @@ def test_nobody_there_is_exit_1_and_nothing_is_remembered(
             assert numbers(receiver) == [1]
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/mem"), reason="needs a file that refuses to be read, by root too")
+def test_a_file_that_cannot_be_read_does_not_keep_the_others(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add(journal, span(1))
+    bad = journal.with_name("a-1-1.jsonl")  # it comes first
+    bad.symlink_to("/proc/self/mem")
+    with Receiver() as receiver:
+        assert main(["ship", "--endpoint", receiver.grpc_endpoint]) == 1
+        assert numbers(receiver) == [1]
+        out, err = capsys.readouterr()
+        assert out.startswith("1 spans of run r sent to ")
+        assert err == f"autoinstr ship: cannot read {bad}: Input/output error\n"
+
+        bad.unlink()
+        assert main(["ship", "--endpoint", receiver.grpc_endpoint]) == 0
+        assert numbers(receiver) == [1]
+
+
 def test_wrong_words(journal: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["ship", "nothing"]) == 1
     assert "no run 'nothing'" in capsys.readouterr().err

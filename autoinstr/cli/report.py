@@ -119,6 +119,7 @@ def _document(found: Run) -> dict[str, Any]:
                 "open": process.open,
                 "broken_lines": process.broken_lines,
                 "lost_records": process.lost,
+                "unreadable": process.unreadable or None,
             }
             for process in found.processes
         ],

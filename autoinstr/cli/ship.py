@@ -31,7 +31,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     from autoinstr.journal.reader import JournalError, default_run_dir, find_run
-    from autoinstr.journal.shipping import EndpointError, ShipError, Shipper, follow, make_exporter
+    from autoinstr.journal.shipping import EndpointError, ShipError, Shipper, UnreadableError, follow, make_exporter
     from autoinstr.journal.shipping_logs import LogShipper
     from autoinstr.notices import say
 
@@ -59,6 +59,9 @@ def run(args: argparse.Namespace) -> int:
             for one in shippers:
                 try:
                     one.ship()
+                except UnreadableError as error:
+                    if str(error) not in map(str, failed):
+                        failed.append(error)
                 except ShipError as error:
                     failed.append(error)
                     break  # who is not there for spans is not there for logs

@@ -104,6 +104,8 @@ class Process:
     broken_lines: int = 0
     lost: int = 0
     """How many records are known to be lacking, because they could not be written: at least so many."""
+    unreadable: str = ""
+    """Why the file could not be read to its end (no permission, a stale mount); empty where it could."""
 
 
 @dataclass(slots=True)
@@ -169,7 +171,7 @@ def find_run(run: str | None, run_dir: Path) -> Path:
     runs = _runs_in(run_dir)
     if run is None:
         if not runs:
-            raise JournalError(f"no run in {_where(run_dir)}")
+            raise JournalError(f"no run in {_where(run_dir)}{_shut(run_dir)}")
         return max(runs.values(), key=_newest_write)
     if run in runs:
         return runs[run]
@@ -186,22 +188,30 @@ def find_run(run: str | None, run_dir: Path) -> Path:
         return next(iter(starting.values()))
     if starting:
         raise JournalError(f"{len(starting)} runs in {_where(run_dir)} start with {run!r}: {_names(starting)}")
-    have = f"runs there: {_names(runs)}" if runs else "no run is there"
+    have = f"runs there: {_names(runs)}" if runs else f"no run is there{_shut(run_dir)}"
     raise JournalError(f"no run {run!r} in {_where(run_dir)}; {have}")
 
 
 def read_run(folder: Path) -> Run:
-    """Read every file of a run, line by line. Raises ``JournalError`` when a file cannot be read at all."""
+    """Read every file of a run, line by line. Raises ``JournalError`` when none can be read.
+
+    A file of several that cannot be read is a process with nothing but what its name says, and why.
+    """
     processes: list[Process] = []
     finished: list[Span] = []
     started: dict[SpanKey, Span] = {}
     resting: dict[SpanKey, Span] = {}
     hangs: list[Hang] = []
-    try:
-        for path in journal_files(folder):
-            processes.append(_read_process(path, len(processes), finished, started, resting, hangs))
-    except OSError as error:
-        raise JournalError(f"cannot read the journal in {folder.resolve()}: {error}") from error
+    for path in journal_files(folder):
+        process = _named_process(path)
+        processes.append(process)
+        try:
+            _read_process(path, process, len(processes) - 1, finished, started, resting, hangs)
+        except OSError as error:
+            process.unreadable = error.strerror or str(error)
+    if processes and all(process.unreadable for process in processes):
+        first = processes[0]
+        raise JournalError(f"cannot read the journal in {folder.resolve()}: {first.file}: {first.unreadable}")
     if resting:
         # Another thread may have ended a span before its rest was written.
         ended = {span.key for span in finished}
@@ -249,6 +259,15 @@ def _runs_in(run_dir: Path) -> dict[str, Path]:
         raise JournalError(f"cannot look for runs in {run_dir.resolve()}: {error}") from error
 
 
+def _shut(run_dir: Path) -> str:
+    """The folders that may hold a run, and that may not be listed."""
+    if not run_dir.is_dir():
+        return ""
+    shut = sorted(path.name for path in run_dir.iterdir() if path.is_dir() and not os.access(path, os.R_OK | os.X_OK))
+    more = f" and {len(shut) - _RUNS_NAMED} more" if len(shut) > _RUNS_NAMED else ""
+    return f"; not readable there: {', '.join(shut[:_RUNS_NAMED])}{more}" if shut else ""
+
+
 def _newest_write(folder: Path) -> float:
     return max((_modified(path) or 0.0 for path in journal_files(folder)), default=0.0)
 
@@ -288,18 +307,23 @@ class _Record(NamedTuple):
 _FINISHED = ""
 
 
+def _named_process(path: Path) -> Process:
+    """What a file's name says of its process."""
+    host, pid, start_ns = _name_parts(path)
+    return Process(path.name, pid, host, started_ns=start_ns, last_ns=start_ns)
+
+
 def _read_process(
     path: Path,
+    process: Process,
     index: int,
     finished: list[Span],
     started: dict[SpanKey, Span],
     resting: dict[SpanKey, Span],
     hangs: list[Hang],
-) -> Process:
-    host, pid, start_ns = _name_parts(path)
-    process = Process(path.name, pid, host, started_ns=start_ns, last_ns=start_ns)
+) -> None:
     process.lost = int(path.with_suffix(LOST_SUFFIX).exists())
-    named_start = start_ns is not None
+    named_start = process.started_ns is not None
     with path.open("rb") as lines:
         for line in lines:
             if line.isspace():
@@ -338,7 +362,6 @@ def _read_process(
                 elif record.event == RUN:
                     process.resource.update(record.attributes)
                     process.service = _text_or_none(process.resource.get("service.name"))
-    return process
 
 
 def _describe(process: Process, record: _Record) -> None:

@@ -67,6 +67,10 @@ class EndpointError(ShipError):
     """The endpoint is no address that anything could be sent to."""
 
 
+class UnreadableError(ShipError):
+    """Some files can't be read; all others were sent."""
+
+
 @dataclass(slots=True)
 class Shipped:
     """What one call did."""
@@ -190,12 +194,15 @@ class Shipper:
     # -- reading --------------------------------------------------------------------------------------
 
     def ship(self) -> int:
-        """Send what is there and not sent yet. Returns how many spans were sent. Raises `ShipError`."""
+        """Send what is there and not sent yet. Returns how many spans were sent.
+
+        Raises `ShipError`, and `UnreadableError` when all files have been looked at."""
         before = self.done.spans
         self.done.held = 0
+        unreadable: list[str] = []
         for path in journal_files(self.folder):
-            file = self._files.get(path.name) or self._begin(path)
             try:
+                file = self._files.get(path.name) or self._begin(path)
                 while not self._read(file):
                     # of a file whose process sends itself, all must be known first: the records of what was sent
                     # come after the spans
@@ -204,7 +211,9 @@ class Shipper:
                 self._send(file)
                 self._send_resting(file)
             except OSError as error:
-                raise ShipError(f"cannot read {path}: {error}") from error
+                unreadable.append(f"cannot read {path}: {error.strerror or error}")
+        if unreadable:
+            raise UnreadableError(unreadable[0] + (f"; and {len(unreadable) - 1} more" if len(unreadable) > 1 else ""))
         return self.done.spans - before
 
     def is_over(self) -> bool:
@@ -426,8 +435,9 @@ class Shipper:
         try:
             lock = os.open(self.folder / LOCK_FILE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
+            why = error.strerror or error
             raise ShipError(
-                f"nothing can be written in {self.folder}, so what was sent can't be remembered: {error}"
+                f"nothing can be written in {self.folder}, so what was sent can't be remembered: {why}"
             ) from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

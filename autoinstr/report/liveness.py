@@ -17,6 +17,8 @@ def state_of(process: Process) -> tuple[State, str]:
     """The state of a process, and how that is known."""
     if process.ended:
         return "ended", "it recorded its end"
+    if process.unreadable:
+        return "not ended", f"its journal can't be read: {process.unreadable}"
     known = identity.state_of(process.pid, process.identity)
     if known == "alive":
         return "alive", f"pid {process.pid} runs on this machine, with the same start time"

@@ -11,7 +11,7 @@ from typing import Literal
 from autoinstr.journal.reader import Hang, Process, Run, Span
 from autoinstr.report.launches import launches
 from autoinstr.report.liveness import STATES, State, open_until_ns, state_of
-from autoinstr.report.text import WIDTH, columns, cut, lost_records, one_line, stacks, timestamp
+from autoinstr.report.text import WIDTH, columns, cut, lost_records, one_line, stacks, timestamp, unreadable
 
 ITERATION = "rl.iteration"
 WORKER_GROUP = "rl.worker_group"
@@ -134,6 +134,7 @@ def render(run: Run, found: list[Fate], apart: list[Apart], now_ns: int | None =
     if len(begun) > 1:
         when = ", ".join(timestamp(one)[:19] + "Z" for one in begun)
         head.append(f"{len(begun)} launches under this run id, at {when}")
+    head += unreadable(run)
     if run.broken_lines:
         plural = "s" if run.broken_lines != 1 else ""
         head.append(f"{run.broken_lines} broken line{plural} left out (a process killed while writing leaves one)")

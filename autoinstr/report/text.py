@@ -82,6 +82,7 @@ def _header(run: Run, algorithms: Sequence[str], now_ns: int | None) -> list[str
     for process in run.processes:
         if process.lost:
             lines.append(lost_records(process))
+    lines += unreadable(run)
     if broken := run.broken_lines:
         lines.append(f"{_count(broken, 'broken line')} left out (a process killed while writing leaves one)")
     return lines
@@ -190,6 +191,15 @@ def lost_records(process: Process) -> str:
     """What to know of a process whose journal lacks records."""
     who = f"{one_line(process.host or '?')} pid {'?' if process.pid is None else process.pid}"
     return f"the journal of {who} lacks records that could not be written (a full disk?): spans may only seem open"
+
+
+def unreadable(run: Run) -> list[str]:
+    """A line that says which of the journal's files are lacking in what follows, if any are."""
+    bad = [process for process in run.processes if process.unreadable]
+    if not bad:
+        return []
+    first = f"{one_line(bad[0].file)}: {bad[0].unreadable}" + (f"; and {len(bad) - 1} more" if len(bad) > 1 else "")
+    return [f"{len(bad)} of {_count(len(run.processes), 'file')} can't be read, in whole or in part ({first})"]
 
 
 def _hangs(run: Run) -> list[str]:
