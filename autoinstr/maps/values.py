@@ -10,7 +10,7 @@ from __future__ import annotations
 import fnmatch
 import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence, Set, ValuesView
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -116,7 +116,7 @@ def _follow(value: Any, steps: tuple[str | int | Where | _Every, ...]) -> Any:
 
 def _follow_each(items: Any, steps: tuple[str | int | Where | _Every, ...]) -> Any:
     found: list[Any] = []
-    for item in items.values() if isinstance(items, Mapping) else items:
+    for item in _items(items):
         one = _follow(item, steps)
         if one is MISSING:
             return MISSING
@@ -124,9 +124,28 @@ def _follow_each(items: Any, steps: tuple[str | int | Where | _Every, ...]) -> A
     return found
 
 
+_HOLDERS: Final = (Sequence, Set, ValuesView)
+
+
+def _items(value: Any) -> Any:
+    """The items of what holds them all, or a mapping's values.
+
+    Raises:
+        TypeError: for what only makes them as somebody loops over it. An iterator would be used up before the traced
+            code has it, and a DataLoader draws random numbers.
+    """
+    if isinstance(value, Mapping):
+        return value.values()
+    if isinstance(value, _HOLDERS) or hasattr(type(value), "__array__"):
+        return value
+    raise TypeError
+
+
 def _step(value: Any, step: str | int | Where) -> Any:
     """One step: an item for mappings and indexes, an attribute else, each falling back on the other."""
     if isinstance(step, int):
+        if isinstance(value, Mapping) and step not in value:  # a defaultdict would make it
+            return MISSING
         return value[step]
     if isinstance(step, Where):
         return value if _step(value, step.name) is True else MISSING
@@ -195,9 +214,9 @@ def _method_or(method: str, function: Callable[[Any], Any]) -> Callable[[Any, An
         if value is MISSING:
             return MISSING
         own = getattr(value, method, None)
-        if isinstance(value, Mapping):
-            return _number(function(value.values()))
-        return _number(own() if own is not None else function(value))
+        if own is not None and not isinstance(value, Mapping):
+            return _number(own())
+        return _number(function(_items(value)))
 
     return reduce
 
@@ -208,7 +227,7 @@ def _reduce_mean(value: Any, _: Any) -> Any:
     own = getattr(value, "mean", None)
     if own is not None:
         return _number(own())
-    items = list(value.values() if isinstance(value, Mapping) else value)
+    items = list(_items(value))
     return sum(items) / len(items) if items else MISSING
 
 
@@ -260,7 +279,7 @@ def _reduce_len(value: Any, _: Any) -> Any:
 
 
 def _reduce_lens(value: Any, _: Any) -> Any:
-    return MISSING if value is MISSING else [len(item) for item in value]
+    return MISSING if value is MISSING else [len(item) for item in _items(value)]
 
 
 def _reduce_type(value: Any, _: Any) -> Any:

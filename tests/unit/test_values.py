@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict, deque
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -236,6 +238,41 @@ class Explosive:
 def test_walking(text: str, start: Any, value: Any) -> None:
     got = parse(text).walk(start)
     assert got is value if value is MISSING else got == value
+
+
+class Loader:
+    """Holds nothing: what it gives is made anew by every loop over it, at a cost."""
+
+    loops = 0
+
+    def __len__(self) -> int:
+        return 2
+
+    def __iter__(self) -> Iterator[list[int]]:
+        Loader.loops += 1
+        return iter([[1], [2]])
+
+
+@pytest.mark.parametrize(
+    "path", ["self | sum", "self | mean", "self | max", "self | min", "self | lens", "self[*].real"]
+)
+def test_what_can_be_looped_over_once_is_left_to_the_program(path: str) -> None:
+    made = (number for number in [1, 2])
+    assert parse(path).walk(made) is MISSING
+    assert list(made) == [1, 2]
+    assert parse(path).walk(Loader()) is MISSING
+    assert Loader.loops == 0
+    for held in (deque([1, 2]), {"a": 1}.values(), {1: 2}.keys(), range(2), frozenset([1])):
+        assert parse(path.replace("lens", "sum")).walk(held) is not MISSING
+
+
+def test_a_default_dict_is_not_added_to() -> None:
+    counts: dict[Any, list[int]] = defaultdict(list)
+    assert parse("self[0]").walk(counts) is MISSING
+    assert parse("self.a").walk(counts) is MISSING
+    assert counts == {}
+    counts[0].append(1)
+    assert parse("self[0]").walk(counts) == [1]
 
 
 def test_a_division_of_two_values() -> None:
