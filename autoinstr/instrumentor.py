@@ -339,6 +339,5 @@ def _watch_for_hangs(provider: Any, journal: Any, logs: ActiveLogs | None, after
 
 def _stop() -> NoReturn:
     say("AUTOINSTR_STRICT is on: the process stops here")
-    sys.stderr.flush()
     # raising would not do: `opentelemetry-instrument` and `site` catch what a start-up module raises
     os._exit(USAGE_EXIT)

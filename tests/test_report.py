@@ -647,6 +647,17 @@ def test_a_closed_pipe_is_quiet(journal: Journal, runs: Path) -> None:
     assert process.wait() == 0
 
 
+@pytest.mark.parametrize(("closed", "status"), [(">&-", 0), ("2>&-", 0), (">&- 2>&-", 0), ("nope 2>&-", 1)])
+def test_closed_streams(journal: Journal, runs: Path, closed: str, status: int) -> None:
+    """Python has None for a stream that the shell has closed; and what is for one does not go to the other."""
+    training(journal)
+    shell = f'"$0" -m autoinstr report --json {closed}'
+    done = subprocess.run(["sh", "-c", shell, sys.executable], cwd=runs.parent, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (status, "")
+    assert done.stdout.startswith("{" if closed == "2>&-" else "")
+    assert done.stdout == "" or closed == "2>&-"
+
+
 def test_a_terminal_without_unicode(journal: Journal, runs: Path) -> None:
     """The tree keeps its shape; what is not ours to draw becomes a question mark."""
     journal.span("rl.step", 0, 9, id="step", group="step")

@@ -37,6 +37,7 @@ codecs.register_error("autoinstr.plain", _plain)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (default ``sys.argv``) and return its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         # A log file under LC_ALL=C must not turn a box character into a traceback.
         if isinstance(stream, io.TextIOWrapper):
@@ -79,6 +80,14 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     for name in asked:
         import_module(f"autoinstr.cli.{name}").add_parser(subparsers)
     return parser
+
+
+def _open_closed_streams() -> None:
+    """Where the caller has closed stdout or stderr (`>&-`) Python has None, and `print` takes the one for the other."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
 def _silence_stdout() -> None:

@@ -8,7 +8,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from runs import journal_spans, our_lines, run
+from runs import clean_environment, journal_spans, our_lines, run
 
 try:
     metadata.distribution("autoinstr")
@@ -102,6 +102,14 @@ def test_strict_stops_before_any_user_code(tmp_path: Path, case: str) -> None:
     assert our_lines(process) == [f"autoinstr: {place}{told}", STOPPED]
     assert (process.returncode, process.stdout) == (2, "")
     assert journal_spans(tmp_path) == []
+
+
+def test_strict_stops_although_nobody_can_be_told(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text("print('user code runs')")
+    command = ["sh", "-c", "opentelemetry-instrument python main.py 2>&-"]
+    wanted = clean_environment(AUTOINSTR_STRICT="1", AUTOINSTR_SPAN_MAPS="absent.yaml")
+    done = subprocess.run(command, cwd=tmp_path, env=wanted, stdout=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
 
 
 WRONG_SETTINGS = {

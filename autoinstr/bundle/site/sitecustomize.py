@@ -220,6 +220,8 @@ except Exception as _error:
     for _name in [name for name in sys.modules if name.partition(".")[0] == "packaging"]:
         del sys.modules[_name]  # found by us alone, perhaps
     _why = _error if isinstance(_error, _StayOut) else f"{type(_error).__name__}: {_error}"
-    if sys.stderr is not None:
+    try:
         sys.stderr.write(f"autoinstr: {_HERE}: {_why}; this process is not traced\n")
+    except Exception:  # closed, or nobody reads it: the sitecustomize that ours shadows runs all the same
+        pass
 _run_shadowed(_is_loaded())
