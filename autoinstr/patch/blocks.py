@@ -15,7 +15,7 @@ from autoinstr.maps.values import MISSING, argument_getter, parameters_of
 from autoinstr.notices import describe, say
 from autoinstr.patch import compiling
 from autoinstr.patch.binding import Binding, plain_label
-from autoinstr.patch.callers import calling_frame, is_inside
+from autoinstr.patch.callers import calling_frame, frame_inside
 from autoinstr.patch.delegates import Delegate, stand_in
 from autoinstr.patch.functions import dress
 from autoinstr.patch.importlib_bootstrap import uncounted
@@ -76,10 +76,11 @@ class BlockChooser:
             found = self.candidates(args, kwargs)
             if not found:
                 return None
-            frame = calling_frame(sys._getframe(depth), self._module)
+            above = sys._getframe(depth)
+            outside = calling_frame(above, self._module)
             for entry in found:
-                binding = entry.binding
-                if entry.inside and not is_inside(frame, entry.inside):
+                binding, frame = entry.binding, outside
+                if entry.inside and (frame := frame_inside(outside, above, self._module, entry.inside)) is None:
                     continue
                 if len(entry.selectors) > (1 if self._label is not None else 0) and not binding.selects(args, kwargs):
                     continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterable
+from functools import lru_cache
 from types import FrameType
 from typing import Any
 
@@ -42,12 +42,32 @@ def calling_frame(frame: FrameType | None, own_module: str) -> FrameType | None:
     return None
 
 
-def is_inside(frame: FrameType | None, modules: Iterable[str]) -> bool:
-    """Whether the frame's module is one of `modules` or lies below one."""
+def frame_inside(
+    found: FrameType | None, start: FrameType | None, own_module: str, modules: tuple[str, ...]
+) -> FrameType | None:
+    """`found`, which `calling_frame` found from `start` on, if its module is one of `modules` or lies below one.
+
+    If it is not, and `own_module` is one of them, a caller in that counts as well: code whose timer, or whose
+    generator, is in the module of the loop. None: the call comes from elsewhere.
+    """
+    if _is_inside(found, modules):
+        return found
+    if own_module and _is_among(own_module, modules):
+        direct = calling_frame(start, "")
+        return direct if _is_inside(direct, modules) else None
+    return None
+
+
+def _is_inside(frame: FrameType | None, modules: tuple[str, ...]) -> bool:
     if frame is None:
         return False
     name = frame.f_globals.get("__name__")
-    return isinstance(name, str) and any(name == module or name.startswith(module + ".") for module in modules)
+    return isinstance(name, str) and _is_among(name, modules)
+
+
+@lru_cache(maxsize=1024)
+def _is_among(name: str, modules: tuple[str, ...]) -> bool:
+    return any(name == module or name.startswith(module + ".") for module in modules)
 
 
 def read_local(frame: FrameType | None, name: str) -> Any:

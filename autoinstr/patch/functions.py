@@ -26,7 +26,7 @@ from opentelemetry.context import Context
 from autoinstr.notices import describe, say
 from autoinstr.patch import compiling
 from autoinstr.patch.binding import Binding
-from autoinstr.patch.callers import calling_frame, is_inside
+from autoinstr.patch.callers import calling_frame, frame_inside
 from autoinstr.patch.importlib_bootstrap import uncounted, uncounted_code
 from autoinstr.spans.opening import Opened, SpanPlan, attach, close, detach, get_current
 
@@ -82,8 +82,9 @@ class Entering:
                 return None
             frame = None
             if binding.needs_caller:
-                frame = calling_frame(sys._getframe(depth), self._module)
-                if self._inside and not is_inside(frame, self._inside):
+                above = sys._getframe(depth)
+                frame = calling_frame(above, self._module)
+                if self._inside and (frame := frame_inside(frame, above, self._module, self._inside)) is None:
                     return None
             if binding.has_conditions and not binding.accepts(args, kwargs, frame):
                 return None

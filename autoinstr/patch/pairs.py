@@ -16,7 +16,7 @@ from autoinstr.maps.model import SpanEntry
 from autoinstr.maps.values import MISSING, ValuePath, argument_getter, parameters_of
 from autoinstr.notices import describe, say
 from autoinstr.patch.binding import Binding, identity
-from autoinstr.patch.callers import calling_frame, is_inside
+from autoinstr.patch.callers import calling_frame, frame_inside
 from autoinstr.patch.functions import wrap_beside
 from autoinstr.spans.opening import Opened, SpanPlan, close, flow
 
@@ -112,8 +112,9 @@ def wrap_begin(
                 return
             frame = None
             if binding.needs_caller:
-                frame = calling_frame(sys._getframe(2), module)
-                if inside and not is_inside(frame, inside):
+                above = sys._getframe(2)
+                frame = calling_frame(above, module)
+                if inside and (frame := frame_inside(frame, above, module, inside)) is None:
                     return
             if binding.has_conditions and not binding.accepts(args, kwargs, frame):
                 return

@@ -153,6 +153,41 @@ def test_a_debugger_still_sees_and_sets_locals(make: Make) -> None:
     assert [s.attributes["step"] for s in spans.spans if s.attributes] == [1]
 
 
+@pytest.mark.parametrize("inside", ["app.loop", "app", "[other, app.loop]"])
+def test_a_loop_beside_its_own_timer_and_generator_is_inside_its_module(inside: str, make: Make) -> None:
+    """For blocks, pairs and items the caller is outside of the target's module, unless `inside` names that one."""
+    loop = make(
+        """
+        from contextlib import contextmanager
+        @contextmanager
+        def phase(name): yield
+        def start(): pass
+        def stop(): pass
+        def batches(): yield from range(2)
+        def train():
+            for batch in batches():
+                step = batch + 1
+                with phase("forward"):
+                    pass
+                start()
+                stop()
+        """,
+        "app.loop",
+    )
+    spans_of = """
+step: {group: step, each: 'app.loop:batches'}
+forward: {group: rollout, block: 'app.loop:phase(name=forward)', attributes: {it: caller.step}}
+pair: {group: rollout, between: {begin: 'app.loop:start', end: 'app.loop:stop'}, attributes: {it: caller.step}}
+"""
+    with record(text=f"inside: {inside}\n" + span_map("app", spans_of)) as spans:
+        loop.train()
+    assert spans.tree() == "step\n  forward it=1\n  pair it=1\nstep\n  forward it=2\n  pair it=2"
+
+    with record(text="inside: other\n" + span_map("app", spans_of)) as spans:
+        loop.train()
+    assert spans.tree() == ""
+
+
 def test_a_recursive_function_is_called_by_itself(make: Make) -> None:
     module = make("def f(x):\n    step = x\n    if x:\n        f(x - 1)\n")
     with record(text=span_map(module, MARK)) as spans:
