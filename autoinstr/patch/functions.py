@@ -30,13 +30,19 @@ from autoinstr.patch.callers import calling_frame, frame_inside
 from autoinstr.patch.importlib_bootstrap import uncounted, uncounted_code
 from autoinstr.spans.opening import Opened, SpanPlan, attach, close, detach, get_current
 
-_ours: weakref.WeakSet[Any] = weakref.WeakSet()
+_ours: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+"""Our wrappers, with what each was put around. Kept beside them: a mark on them would be copied by `wraps`."""
 
 
 def is_ours(function: Any) -> bool:
-    """Whether `function` is a wrapper that we installed. Kept beside it: a mark on it would be copied by `wraps`."""
+    """Whether `function` is a wrapper that we installed."""
     # ours are all plain functions, and anything else may have a `__hash__` of its own
     return type(function) is types.FunctionType and function in _ours
+
+
+def beneath(function: Any) -> Any:
+    """What `function`, a wrapper of ours or of somebody else's, was put around. Raises whatever a stranger's may."""
+    return _ours[function] if is_ours(function) else function.__wrapped__
 
 
 class Entering:
@@ -161,9 +167,12 @@ def wrap_beside(
 def dress(wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
     """Give `wrapper` the looks of `original`, and remember that it is ours."""
     functools.update_wrapper(wrapper, original)
+    _ours[wrapper] = original
     # `inspect.getfullargspec` does not follow `__wrapped__`, and some libraries decide by it
     while _is_stand_in(original):
         original = original.__wrapped__  # type: ignore[attr-defined]
+    # what a decorator shows there (torch's `no_grad`, `lru_cache`) is called to go past it
+    wrapper.__wrapped__ = _shown_as_wrapped(original)  # type: ignore[attr-defined]
     code = uncounted_code(wrapper.__code__)
     names = _decorator_parameters(original)
     wrapper.__code__ = code if names is None else code.replace(co_varnames=names + code.co_varnames[2:])
@@ -172,8 +181,15 @@ def dress(wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable
             wrapper.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
         except Exception:  # none to be had, or annotations that can't be evaluated yet
             pass
-    _ours.add(wrapper)
     return wrapper
+
+
+def _shown_as_wrapped(original: Any) -> Any:
+    try:
+        inspect.getattr_static(original, "__wrapped__")  # an object may answer to every name
+        return original.__wrapped__
+    except Exception:
+        return original
 
 
 def _is_stand_in(function: Any) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autoinstr.maps.model import Place
+from autoinstr.patch import functions
 
 PENDING = "pending"
 APPLIED = "applied"
@@ -79,7 +80,7 @@ def carries(function: Any, plan: Any) -> bool:
         if installed is not None and not installed.retired and any(p is plan for p in installed.plans):
             return True
         try:
-            function = function.__wrapped__
+            function = functions.beneath(function)
         except Exception:
             return False
     return False

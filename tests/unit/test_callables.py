@@ -417,6 +417,56 @@ def test_inspect_answers_as_before(name: str, make: Make) -> None:
     assert {q for q in before if before[q] != after[q]} <= allowed
 
 
+PAST_THE_DECORATOR = """
+import functools
+
+calls = 0
+
+@functools.lru_cache
+def cached():
+    global calls
+    calls += 1
+    return calls
+
+def no_grad(function):
+    @functools.wraps(function)
+    def wrapped(*args):
+        return ("no grad", function(*args))
+    return wrapped
+
+class Model:
+    @no_grad
+    def generate(self):
+        return "tokens"
+    def plain(self):
+        return 1
+
+class Sub(Model):
+    pass
+"""
+
+
+@pytest.mark.parametrize("spans", [1, 2])
+def test_a_decorator_is_gone_past_by_its_wrapped_as_without_us(spans: int, make: Make) -> None:
+    """As `model.generate.__wrapped__(model)` where gradients are wanted, or the function before which a cache stands."""
+    module = make(PAST_THE_DECORATOR)
+    targets = ["cached", "Model.generate", "Sub.generate", "Model.plain"]
+    originals = [vars(module.Model)["plain"]]
+    text = "\n".join(
+        f"s{n}{again}: {{group: job, function: '{{m}}:{target}'}}"
+        for n, target in enumerate(targets)
+        for again in range(spans)
+    )
+    with record(text=span_map(module, text)) as recorded:
+        assert (module.cached(), module.cached(), module.cached.__wrapped__(), module.cached()) == (1, 1, 2, 1)
+        for cls in (module.Model, module.Sub):
+            assert cls().generate() == ("no grad", "tokens")
+            assert cls.generate.__wrapped__(cls()) == "tokens"
+        assert module.Model.plain.__wrapped__ in originals
+        patched = {r.target: r.state for r in recorded.ledger.records}
+        assert set(patched.values()) == {"applied"}
+
+
 @each_kind
 def test_everything_is_back_after_undo(kind: Kind, make: Make) -> None:
     module = make(SOURCE)
