@@ -448,7 +448,7 @@ class Sub(Model):
 
 @pytest.mark.parametrize("spans", [1, 2])
 def test_a_decorator_is_gone_past_by_its_wrapped_as_without_us(spans: int, make: Make) -> None:
-    """As `model.generate.__wrapped__(model)` where gradients are wanted, or the function before which a cache stands."""
+    """As `model.generate.__wrapped__(model)` where gradients are wanted, or a function behind its cache."""
     module = make(PAST_THE_DECORATOR)
     targets = ["cached", "Model.generate", "Sub.generate", "Model.plain"]
     originals = [vars(module.Model)["plain"]]
