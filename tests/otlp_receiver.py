@@ -17,13 +17,37 @@ from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2, metric
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
 
+def reserve() -> socket.socket:
+    """Holds a port of this machine which nobody is given; who asks for it by number, and for a share of it, gets it."""
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    reserved.bind(("127.0.0.1", 0))
+    return reserved
+
+
 @contextmanager
 def dead_port() -> Iterator[int]:
     """A port of this machine where nobody answers, and which nobody else is given. A `Receiver` may come to it."""
-    with socket.socket() as reserved:
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        reserved.bind(("127.0.0.1", 0))
+    with reserve() as reserved:
         yield int(reserved.getsockname()[1])
+
+
+_had: list[socket.socket] = []
+"""The ports of all receivers of this process: none is given again. `ship` knows an endpoint by its address, and who
+still sends to a receiver that is gone must not come to the next one."""
+
+
+def new_port() -> int:
+    _had.append(reserve())
+    return int(_had[-1].getsockname()[1])
+
+
+class Server(ThreadingHTTPServer):
+    """Comes to a port that is reserved."""
+
+    def server_bind(self) -> None:
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        super().server_bind()
 
 
 class Receiver:
@@ -91,10 +115,10 @@ class Receiver:
         trace_service_pb2_grpc.add_TraceServiceServicer_to_server(Service(), self._grpc)
         metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(MetricsService(), self._grpc)
         logs_service_pb2_grpc.add_LogsServiceServicer_to_server(LogsService(), self._grpc)
-        port = self._grpc.add_insecure_port(f"127.0.0.1:{self._grpc_port}")
+        port = self._grpc.add_insecure_port(f"127.0.0.1:{self._grpc_port or new_port()}")
         self._grpc.start()
         self.grpc_endpoint = f"http://127.0.0.1:{port}"
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._http = Server(("127.0.0.1", new_port()), Handler)
         threading.Thread(target=self._http.serve_forever, daemon=True).start()
         self.http_endpoint = f"http://127.0.0.1:{self._http.server_address[1]}"
         return self
