@@ -290,7 +290,8 @@ def test_a_forked_child_sends_only_what_it_has_counted_itself(tmp_path: Path, te
     with Receiver() as receiver:
         done = run(
             script, FAKE, cwd=tmp_path, OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE=temporality,
-            OTEL_METRICS_EXPORTER="otlp", OTEL_TRACES_EXPORTER="none", **send_to(receiver, "grpc"),
+            OTEL_METRICS_EXPORTER="otlp", OTEL_TRACES_EXPORTER="none", OTEL_METRIC_EXPORT_INTERVAL="3600000",
+            **send_to(receiver, "grpc"),
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert our_lines(done) == []

@@ -82,10 +82,10 @@ def take_turns(loop: Any, late_target: int | None = None) -> None:
     def sleep(seconds: float) -> None:
         driver_waits.set()
         if late_target is None:
-            added.wait(60)
+            added.wait(300)
             added.clear()  # and the driver looks once more
         elif not late_has_begun.is_set():
-            late_has_begun.wait(60)
+            late_has_begun.wait(300)
         else:
             late_is_wanted.set()
             collectors[0].wait_for_pending_generations()

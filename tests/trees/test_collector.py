@@ -54,9 +54,9 @@ def launch(folder: Path) -> None:
     collector.prepare_for_refit()
     collector._generating_targets = {0, 1}  # every step that it may generate for now
     collector.start_collection([None])
-    assert waits["idle/refit_event_wait"].wait(60)
+    assert waits["idle/refit_event_wait"].wait(300)
     collector.resume_after_refit()
-    assert waits["idle/generation_limit_pause"].wait(60)
+    assert waits["idle/generation_limit_pause"].wait(300)
     collector.stop()
     teachers["teacher"].get_logprobs(BatchedDataDict({"input_ids": tokens(), "input_lengths": [4]}))
 

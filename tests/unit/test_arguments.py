@@ -83,11 +83,11 @@ def get(client: str, url: str, headers: Any = None) -> str:
     if client == "requests":
         import requests
 
-        return requests.get(url, headers=headers, timeout=60).text
+        return requests.get(url, headers=headers, timeout=300).text
     if client == "httpx":
         import httpx
 
-        return httpx.get(url, headers=headers, trust_env=False, timeout=60).text
+        return httpx.get(url, headers=headers, trust_env=False, timeout=300).text
 
     async def ask() -> str:
         import aiohttp

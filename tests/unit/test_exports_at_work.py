@@ -48,7 +48,7 @@ def test_hold_waits_for_what_is_at_work_and_keeps_the_next_one_out(monkeypatch: 
     first_may_end.set()
     exports._changed = Seen(second_waits.set)
     two.start()
-    assert second_waits.wait(60)
+    assert second_waits.wait(300)
     events.append("released")
     exports.release()
     one.join()

@@ -182,7 +182,7 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> Any:
     del sys.modules["hostile_values"]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(recipe=things, path=paths)
 @example(recipe={"a": Recipe(Liar)}, path="args.x.a | str")
 @example(recipe=Recipe(LyingText, "a"), path="args.x | str")

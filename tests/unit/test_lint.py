@@ -96,7 +96,7 @@ def test_it_starts_without_opentelemetry(arguments: list[str], here: Path) -> No
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=300,
         env={k: v for k, v in os.environ.items() if not k.startswith("OTEL_")} | {"AUTOINSTR_SPAN_MAPS": ""},
     )
     assert done.stdout.splitlines()[-1] == "[]"

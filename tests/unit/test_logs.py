@@ -342,7 +342,7 @@ print(logging.getLogger().handlers, logging.getLogger().level, flush=True)
 def test_logging_behaves_as_without_us() -> None:
     """`lastResort`, `basicConfig`, `hasHandlers`, `dictConfig`: what a handler on the root logger would change."""
     plain, ours = (
-        subprocess.run([sys.executable, "-c", QUIET, *more], capture_output=True, text=True, timeout=120)
+        subprocess.run([sys.executable, "-c", QUIET, *more], capture_output=True, text=True, timeout=300)
         for more in ([], ["bridge"])
     )
     assert "nobody handles it" in plain.stderr

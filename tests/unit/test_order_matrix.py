@@ -65,7 +65,7 @@ ORDERS = {
 
 
 def run(order: str) -> str:
-    done = subprocess.run([sys.executable, str(STEPS), *order.split()], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, str(STEPS), *order.split()], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

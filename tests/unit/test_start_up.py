@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import clean_environment, journal_spans, our_lines, run
+from runs import HUNG, clean_environment, journal_spans, our_lines, run
 
 MAP = """
 map: toy
@@ -209,7 +209,7 @@ def test_without_opentelemetry_instrument(project: Path) -> None:
         env=clean_environment(AUTOINSTR_SPAN_MAPS=str(project / "map.yaml")),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HUNG,
     )
     assert done.returncode == 0, done.stderr
     (line,) = done.stderr.splitlines()

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from runs import INSTRUMENT, clean_environment
+from runs import HUNG, INSTRUMENT, clean_environment
 
 OURS = {
     "autoinstr.environment_variables",
@@ -87,7 +87,7 @@ def _modules(*command: str | Path, **env: str) -> set[str]:
         env=clean_environment(**_NONE, **env),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HUNG,
         check=True,
     )
     return set(json.loads(done.stdout.splitlines()[-1]))
