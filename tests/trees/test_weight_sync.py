@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from launchers import toy_config
@@ -20,6 +21,7 @@ rl.weight_sync.transfer (weight_sync) rl.weight_sync.method='CheckpointEngineWei
 rl.weight_sync.transfer (weight_sync) rl.weight_sync.method='MegatronWeightSynchronizer'
 rl.weight_sync.transfer (weight_sync) rl.weight_sync.method='NcclReshardWeightSynchronizer'
 rl.weight_sync.transfer (weight_sync) rl.weight_sync.method='VllmRemoteSparseWeightSynchronizer'
+rl.weight_sync.transfer (weight_sync) rl.weight_sync.method='OfALaterRelease'
 """
 
 
@@ -34,6 +36,12 @@ def launch(folder: Path) -> None:
     from nemo_rl.weight_sync.nccl_reshard_weight_synchronizer import NcclReshardWeightSynchronizer
     from nemo_rl.weight_sync.vllm_remote_sparse_weight_synchronizer import VllmRemoteSparseWeightSynchronizer
 
+    class OfALaterRelease(IPCWeightSynchronizer):
+        """No map names it. What it hands on to the class above is the same transfer."""
+
+        def sync_weights(self, *, timer: Any = None, kv_scales: Any = None) -> None:
+            super().sync_weights(timer=timer, kv_scales=kv_scales)
+
     config = toy_config(folder)
     policy = Policy(None, config.policy, None)
     engine = VllmGeneration(None, config.policy["generation"])
@@ -46,6 +54,7 @@ def launch(folder: Path) -> None:
         MegatronWeightSynchronizer(policy, engine, colocated=False),
         NcclReshardWeightSynchronizer(policy, engine, None, None),
         VllmRemoteSparseWeightSynchronizer(policy, engine, transport="http"),
+        OfALaterRelease(policy, engine),
     ):
         synchronizer.sync_weights()
 

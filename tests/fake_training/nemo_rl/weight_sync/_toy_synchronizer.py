@@ -4,9 +4,10 @@ from contextlib import nullcontext
 from typing import Any
 
 from nemo_rl.utils.timer import Timer
+from nemo_rl.weight_sync.interfaces import WeightSynchronizer
 
 
-class ToySynchronizer:
+class ToySynchronizer(WeightSynchronizer):
     """Brings new weights to the engine; the ways to do so are one here."""
 
     def __init__(self, policy: Any, generation: Any) -> None:
