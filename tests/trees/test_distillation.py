@@ -33,6 +33,7 @@ rl.distillation.job (job)
       rl.rollout.environment_step (per_prompt)
     rl.distillation.data_processing (data_processing) [overhead]
     rl.distillation.teacher_logprob_inference (logprob) [overhead]
+      rl.policy.worker.get_topk_logits (logprob) rl.backend='dtensor_v2'
     rl.distillation.policy_training (policy_update) [productive] rl.iteration=1
       rl.policy.worker.train (policy_update) rl.backend='dtensor_v2'
   rl.distillation.step (step) rl.epoch=1 rl.iteration=2
@@ -43,6 +44,7 @@ rl.distillation.job (job)
       rl.rollout.environment_step (per_prompt)
     rl.distillation.data_processing (data_processing) [overhead]
     rl.distillation.teacher_logprob_inference (logprob) [overhead]
+      rl.policy.worker.get_topk_logits (logprob) rl.backend='dtensor_v2'
     rl.distillation.policy_training (policy_update) [productive] rl.iteration=2
       rl.policy.worker.train (policy_update) rl.backend='dtensor_v2'
     rl.weight_sync.transfer (weight_sync)

@@ -28,14 +28,16 @@ rl.sft_v2.driver (job)
       rl.data_plane.put (data_plane) [overhead] rl.data_plane.bytes=160 rl.data_plane.keys=2 rl.data_plane.op='put' rl.data_plane.partition='train' rl.data_plane.status='ok'
       rl.sft_v2.policy_training (policy_update) [productive]
         rl.data_plane.get (data_plane) [overhead] rl.data_plane.bytes=160 rl.data_plane.keys=2 rl.data_plane.op='get' rl.data_plane.partition='train' rl.data_plane.status='ok'
-        rl.policy.worker.train (policy_update) rl.backend='megatron'
+        rl.policy.worker.train_microbatch (policy_update) rl.backend='megatron'
+        rl.policy.worker.finish_train_step (policy_update) rl.backend='megatron'
     rl.sft_v2.step (step) rl.iteration=2
       rl.sft_v2.read_batch (data_processing) [overhead]
       rl.sft_v2.prepare_batch (data_processing) [overhead]
       rl.data_plane.put (data_plane) [overhead] rl.data_plane.bytes=160 rl.data_plane.keys=2 rl.data_plane.op='put' rl.data_plane.partition='train' rl.data_plane.status='ok'
       rl.sft_v2.policy_training (policy_update) [productive]
         rl.data_plane.get (data_plane) [overhead] rl.data_plane.bytes=160 rl.data_plane.keys=2 rl.data_plane.op='get' rl.data_plane.partition='train' rl.data_plane.status='ok'
-        rl.policy.worker.train (policy_update) rl.backend='megatron'
+        rl.policy.worker.train_microbatch (policy_update) rl.backend='megatron'
+        rl.policy.worker.finish_train_step (policy_update) rl.backend='megatron'
     rl.sft_v2.checkpointing (checkpoint) [overhead]
   rl.data_plane.close (data_plane) [overhead] rl.data_plane.op='close' rl.data_plane.status='ok'
 """

@@ -20,7 +20,7 @@ rl.startup (setup)
     rl.setup.generation (setup) rl.backend='VllmGeneration'
       rl.vllm.load_model (model_init)
     rl.setup.policy (setup)
-      rl.policy.load_model (model_init) rl.backend='dtensor_v2'
+      rl.policy.load_model (model_init) rl.backend='megatron'
     rl.data_plane.register (data_plane) [overhead] rl.data_plane.keys=64 rl.data_plane.op='register' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
 rl.sc.job (job)
   rl.weight_sync.transfer (weight_sync) rl.weight_sync.method='CollectiveWeightSynchronizer'
@@ -29,10 +29,10 @@ rl.sc.job (job)
     rl.sc.logprob_inference_prep (logprob) [overhead]
     rl.sc.policy_and_reference_logprobs (logprob) [overhead]
       rl.data_plane.get (data_plane) [overhead] rl.data_plane.bytes=160 rl.data_plane.keys=2 rl.data_plane.op='get' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
-      rl.policy.worker.get_logprobs (logprob) rl.backend='dtensor_v2'
+      rl.policy.worker.get_logprobs (logprob) rl.backend='megatron'
       rl.data_plane.put (data_plane) [overhead] rl.data_plane.bytes=64 rl.data_plane.keys=2 rl.data_plane.op='put' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
       rl.data_plane.get (data_plane) [overhead] rl.data_plane.bytes=160 rl.data_plane.keys=2 rl.data_plane.op='get' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
-      rl.policy.worker.get_logprobs (logprob) rl.backend='dtensor_v2'
+      rl.policy.worker.get_logprobs (logprob) rl.backend='megatron'
       rl.data_plane.put (data_plane) [overhead] rl.data_plane.bytes=64 rl.data_plane.keys=2 rl.data_plane.op='put' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
     rl.sc.advantage_calculation (advantage) [overhead]
       rl.data_plane.get (data_plane) [overhead] rl.data_plane.bytes=80 rl.data_plane.keys=2 rl.data_plane.op='get' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
@@ -40,16 +40,16 @@ rl.sc.job (job)
     rl.sc.training_prep (policy_update) [overhead]
     rl.sc.policy_training (policy_update) [productive] rl.iteration=1
       rl.data_plane.get (data_plane) [overhead] rl.data_plane.bytes=416 rl.data_plane.keys=2 rl.data_plane.op='get' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
-      rl.policy.worker.train (policy_update) rl.backend='dtensor_v2'
+      rl.policy.worker.train_microbatch (policy_update) rl.backend='megatron'
     rl.data_plane.clear (data_plane) [overhead] rl.data_plane.keys=2 rl.data_plane.op='clear' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
     rl.idle.buffer_starvation (efficiency) [idle] rl.efficiency.category='idle/buffer_starvation' rl.idle.polls=N
     rl.sc.logprob_inference_prep (logprob) [overhead]
     rl.sc.policy_and_reference_logprobs (logprob) [overhead]
       rl.data_plane.get (data_plane) [overhead] rl.data_plane.bytes=160 rl.data_plane.keys=2 rl.data_plane.op='get' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
-      rl.policy.worker.get_logprobs (logprob) rl.backend='dtensor_v2'
+      rl.policy.worker.get_logprobs (logprob) rl.backend='megatron'
       rl.data_plane.put (data_plane) [overhead] rl.data_plane.bytes=64 rl.data_plane.keys=2 rl.data_plane.op='put' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
       rl.data_plane.get (data_plane) [overhead] rl.data_plane.bytes=160 rl.data_plane.keys=2 rl.data_plane.op='get' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
-      rl.policy.worker.get_logprobs (logprob) rl.backend='dtensor_v2'
+      rl.policy.worker.get_logprobs (logprob) rl.backend='megatron'
       rl.data_plane.put (data_plane) [overhead] rl.data_plane.bytes=64 rl.data_plane.keys=2 rl.data_plane.op='put' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
     rl.sc.advantage_calculation (advantage) [overhead]
       rl.data_plane.get (data_plane) [overhead] rl.data_plane.bytes=80 rl.data_plane.keys=2 rl.data_plane.op='get' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
@@ -57,10 +57,11 @@ rl.sc.job (job)
     rl.sc.training_prep (policy_update) [overhead]
     rl.sc.policy_training (policy_update) [productive] rl.iteration=1
       rl.data_plane.get (data_plane) [overhead] rl.data_plane.bytes=416 rl.data_plane.keys=2 rl.data_plane.op='get' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
-      rl.policy.worker.train (policy_update) rl.backend='dtensor_v2'
+      rl.policy.worker.train_microbatch (policy_update) rl.backend='megatron'
     rl.data_plane.clear (data_plane) [overhead] rl.data_plane.keys=2 rl.data_plane.op='clear' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
     rl.sc.policy_training (policy_update) [productive] rl.iteration=1
       rl.sc.policy_optimizer_step (policy_update)
+        rl.policy.worker.finish_train_step (policy_update) rl.backend='megatron'
     rl.idle.refit_bubble (efficiency) [idle] rl.efficiency.category='idle/refit_bubble'
       rl.weight_sync.transfer (weight_sync) rl.weight_sync.method='CollectiveWeightSynchronizer'
   rl.sc.generate_and_push (per_prompt) rl.rollout.attempt=0 rl.target_step=0
@@ -90,10 +91,10 @@ rl.sc.job (job)
     rl.sc.logprob_inference_prep (logprob) [overhead]
     rl.sc.policy_and_reference_logprobs (logprob) [overhead]
       rl.data_plane.get (data_plane) [overhead] rl.data_plane.bytes=160 rl.data_plane.keys=2 rl.data_plane.op='get' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
-      rl.policy.worker.get_logprobs (logprob) rl.backend='dtensor_v2'
+      rl.policy.worker.get_logprobs (logprob) rl.backend='megatron'
       rl.data_plane.put (data_plane) [overhead] rl.data_plane.bytes=64 rl.data_plane.keys=2 rl.data_plane.op='put' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
       rl.data_plane.get (data_plane) [overhead] rl.data_plane.bytes=160 rl.data_plane.keys=2 rl.data_plane.op='get' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
-      rl.policy.worker.get_logprobs (logprob) rl.backend='dtensor_v2'
+      rl.policy.worker.get_logprobs (logprob) rl.backend='megatron'
       rl.data_plane.put (data_plane) [overhead] rl.data_plane.bytes=64 rl.data_plane.keys=2 rl.data_plane.op='put' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
     rl.sc.advantage_calculation (advantage) [overhead]
       rl.data_plane.get (data_plane) [overhead] rl.data_plane.bytes=80 rl.data_plane.keys=2 rl.data_plane.op='get' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
@@ -101,16 +102,16 @@ rl.sc.job (job)
     rl.sc.training_prep (policy_update) [overhead]
     rl.sc.policy_training (policy_update) [productive] rl.iteration=2
       rl.data_plane.get (data_plane) [overhead] rl.data_plane.bytes=416 rl.data_plane.keys=2 rl.data_plane.op='get' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
-      rl.policy.worker.train (policy_update) rl.backend='dtensor_v2'
+      rl.policy.worker.train_microbatch (policy_update) rl.backend='megatron'
     rl.data_plane.clear (data_plane) [overhead] rl.data_plane.keys=2 rl.data_plane.op='clear' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
     rl.idle.buffer_starvation (efficiency) [idle] rl.efficiency.category='idle/buffer_starvation' rl.idle.polls=N
     rl.sc.logprob_inference_prep (logprob) [overhead]
     rl.sc.policy_and_reference_logprobs (logprob) [overhead]
       rl.data_plane.get (data_plane) [overhead] rl.data_plane.bytes=160 rl.data_plane.keys=2 rl.data_plane.op='get' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
-      rl.policy.worker.get_logprobs (logprob) rl.backend='dtensor_v2'
+      rl.policy.worker.get_logprobs (logprob) rl.backend='megatron'
       rl.data_plane.put (data_plane) [overhead] rl.data_plane.bytes=64 rl.data_plane.keys=2 rl.data_plane.op='put' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
       rl.data_plane.get (data_plane) [overhead] rl.data_plane.bytes=160 rl.data_plane.keys=2 rl.data_plane.op='get' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
-      rl.policy.worker.get_logprobs (logprob) rl.backend='dtensor_v2'
+      rl.policy.worker.get_logprobs (logprob) rl.backend='megatron'
       rl.data_plane.put (data_plane) [overhead] rl.data_plane.bytes=64 rl.data_plane.keys=2 rl.data_plane.op='put' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
     rl.sc.advantage_calculation (advantage) [overhead]
       rl.data_plane.get (data_plane) [overhead] rl.data_plane.bytes=80 rl.data_plane.keys=2 rl.data_plane.op='get' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
@@ -118,10 +119,11 @@ rl.sc.job (job)
     rl.sc.training_prep (policy_update) [overhead]
     rl.sc.policy_training (policy_update) [productive] rl.iteration=2
       rl.data_plane.get (data_plane) [overhead] rl.data_plane.bytes=416 rl.data_plane.keys=2 rl.data_plane.op='get' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
-      rl.policy.worker.train (policy_update) rl.backend='dtensor_v2'
+      rl.policy.worker.train_microbatch (policy_update) rl.backend='megatron'
     rl.data_plane.clear (data_plane) [overhead] rl.data_plane.keys=2 rl.data_plane.op='clear' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
     rl.sc.policy_training (policy_update) [productive] rl.iteration=2
       rl.sc.policy_optimizer_step (policy_update)
+        rl.policy.worker.finish_train_step (policy_update) rl.backend='megatron'
     rl.idle.refit_bubble (efficiency) [idle] rl.efficiency.category='idle/refit_bubble'
       rl.weight_sync.transfer (weight_sync) rl.weight_sync.method='CollectiveWeightSynchronizer'
     rl.sc.checkpointing (checkpoint) [overhead]
@@ -158,9 +160,9 @@ rl.startup (setup)
     rl.setup.generation (setup) rl.backend='VllmGeneration'
       rl.vllm.load_model (model_init)
     rl.setup.policy (setup)
-      rl.policy.load_model (model_init) rl.backend='dtensor_v2'
+      rl.policy.load_model (model_init) rl.backend='megatron'
     rl.setup.value (setup)
-      rl.value.load_model (model_init) rl.backend='dtensor_v2'
+      rl.value.load_model (model_init) rl.backend='megatron'
     rl.data_plane.register (data_plane) [overhead] rl.data_plane.keys=64 rl.data_plane.op='register' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
 rl.sc.job (job)
   rl.weight_sync.transfer (weight_sync) rl.weight_sync.method='CollectiveWeightSynchronizer'
@@ -169,35 +171,37 @@ rl.sc.job (job)
     rl.sc.logprob_inference_prep (logprob) [overhead]
     rl.sc.policy_and_reference_logprobs (logprob) [overhead]
       rl.data_plane.get (data_plane) [overhead] rl.data_plane.bytes=320 rl.data_plane.keys=4 rl.data_plane.op='get' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
-      rl.policy.worker.get_logprobs (logprob) rl.backend='dtensor_v2'
+      rl.policy.worker.get_logprobs (logprob) rl.backend='megatron'
       rl.data_plane.put (data_plane) [overhead] rl.data_plane.bytes=128 rl.data_plane.keys=4 rl.data_plane.op='put' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
       rl.data_plane.get (data_plane) [overhead] rl.data_plane.bytes=320 rl.data_plane.keys=4 rl.data_plane.op='get' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
-      rl.policy.worker.get_logprobs (logprob) rl.backend='dtensor_v2'
+      rl.policy.worker.get_logprobs (logprob) rl.backend='megatron'
       rl.data_plane.put (data_plane) [overhead] rl.data_plane.bytes=128 rl.data_plane.keys=4 rl.data_plane.op='put' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
     rl.sc.value_inference_prep (logprob) [overhead]
     rl.sc.value_inference (logprob) [overhead]
       rl.data_plane.get (data_plane) [overhead] rl.data_plane.bytes=128 rl.data_plane.keys=4 rl.data_plane.op='get' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
-      rl.value.worker.get_values (logprob) rl.backend='dtensor_v2'
+      rl.value.worker.get_values (logprob) rl.backend='megatron'
       rl.data_plane.put (data_plane) [overhead] rl.data_plane.bytes=32 rl.data_plane.keys=4 rl.data_plane.op='put' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
     rl.sc.advantage_calculation (advantage) [overhead]
       rl.data_plane.get (data_plane) [overhead] rl.data_plane.bytes=192 rl.data_plane.keys=4 rl.data_plane.op='get' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
       rl.data_plane.put (data_plane) [overhead] rl.data_plane.bytes=160 rl.data_plane.keys=4 rl.data_plane.op='put' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
     rl.sc.value_training (policy_update) [productive] rl.critic_epochs=1 rl.iteration=1 rl.ppo_epoch=0
       rl.data_plane.get (data_plane) [overhead] rl.data_plane.bytes=160 rl.data_plane.keys=4 rl.data_plane.op='get' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
-      rl.value.worker.train (policy_update) rl.backend='dtensor_v2'
+      rl.value.worker.train (policy_update) rl.backend='megatron'
     rl.sc.training_prep (policy_update) [overhead]
     rl.sc.policy_training (policy_update) [productive] rl.iteration=1 rl.ppo_epoch=0
       rl.data_plane.get (data_plane) [overhead] rl.data_plane.bytes=832 rl.data_plane.keys=4 rl.data_plane.op='get' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
-      rl.policy.worker.train (policy_update) rl.backend='dtensor_v2'
+      rl.policy.worker.train_microbatch (policy_update) rl.backend='megatron'
       rl.sc.policy_optimizer_step (policy_update)
+        rl.policy.worker.finish_train_step (policy_update) rl.backend='megatron'
     rl.sc.value_training (policy_update) [productive] rl.critic_epochs=1 rl.iteration=1 rl.ppo_epoch=1
       rl.data_plane.get (data_plane) [overhead] rl.data_plane.bytes=160 rl.data_plane.keys=4 rl.data_plane.op='get' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
-      rl.value.worker.train (policy_update) rl.backend='dtensor_v2'
+      rl.value.worker.train (policy_update) rl.backend='megatron'
     rl.sc.training_prep (policy_update) [overhead]
     rl.sc.policy_training (policy_update) [productive] rl.iteration=1 rl.ppo_epoch=1
       rl.data_plane.get (data_plane) [overhead] rl.data_plane.bytes=832 rl.data_plane.keys=4 rl.data_plane.op='get' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
-      rl.policy.worker.train (policy_update) rl.backend='dtensor_v2'
+      rl.policy.worker.train_microbatch (policy_update) rl.backend='megatron'
       rl.sc.policy_optimizer_step (policy_update)
+        rl.policy.worker.finish_train_step (policy_update) rl.backend='megatron'
     rl.data_plane.clear (data_plane) [overhead] rl.data_plane.keys=4 rl.data_plane.op='clear' rl.data_plane.partition='rollout_data' rl.data_plane.status='ok'
     rl.idle.refit_bubble (efficiency) [idle] rl.efficiency.category='idle/refit_bubble'
       rl.weight_sync.transfer (weight_sync) rl.weight_sync.method='CollectiveWeightSynchronizer'
@@ -242,7 +246,7 @@ def launch(folder: Path, ppo_epochs: int = 0) -> None:
         max_num_steps=1 if ppo_epochs else 2,
         ppo_epochs=ppo_epochs,
     )
-    config = begin(folder, algorithm=section)
+    config = begin(folder, backend="megatron", algorithm=section)
     config.value = config.policy
     config.loss_fn = ClippedPGLossConfig(**config.loss_fn)
     config.data_plane["enabled"] = True

@@ -25,16 +25,24 @@ rl.startup (setup)
       rl.policy.load_model (model_init) rl.backend='dtensor_v2'
 rl.xtoken_distillation.job (job)
   rl.xtoken_distillation.evaluate (evaluate)
+    rl.policy.worker.get_full_logits_ipc (logprob) rl.backend='dtensor_v2'
+    rl.policy.worker.get_full_logits_ipc (logprob) rl.backend='dtensor_v2'
     rl.policy.worker.train (policy_update) rl.backend='dtensor_v2'
   rl.xtoken_distillation.step (step) rl.epoch=1 rl.iteration=1
     rl.xtoken_distillation.teacher_forward (logprob) [overhead]
+      rl.policy.worker.get_full_logits_ipc (logprob) rl.backend='dtensor_v2'
+      rl.policy.worker.get_full_logits_ipc (logprob) rl.backend='dtensor_v2'
     rl.xtoken_distillation.policy_training (policy_update) [productive] rl.iteration=1
       rl.policy.worker.train (policy_update) rl.backend='dtensor_v2'
   rl.xtoken_distillation.step (step) rl.epoch=1 rl.iteration=2
     rl.xtoken_distillation.teacher_forward (logprob) [overhead]
+      rl.policy.worker.get_full_logits_ipc (logprob) rl.backend='dtensor_v2'
+      rl.policy.worker.get_full_logits_ipc (logprob) rl.backend='dtensor_v2'
     rl.xtoken_distillation.policy_training (policy_update) [productive] rl.iteration=2
       rl.policy.worker.train (policy_update) rl.backend='dtensor_v2'
     rl.xtoken_distillation.evaluate (evaluate)
+      rl.policy.worker.get_full_logits_ipc (logprob) rl.backend='dtensor_v2'
+      rl.policy.worker.get_full_logits_ipc (logprob) rl.backend='dtensor_v2'
       rl.policy.worker.train (policy_update) rl.backend='dtensor_v2'
     rl.xtoken_distillation.checkpointing (checkpoint) [overhead]
 """

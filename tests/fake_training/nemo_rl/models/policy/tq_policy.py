@@ -90,19 +90,25 @@ class TQPolicy(Policy):
             fields = list(train_fields)
         with timer.time("policy_training/submit_training_futures") if timer else nullcontext():
             compute = self._worker.train
-        result = compute(self.read_from_dataplane(meta, select_fields=fields), loss_fn, eval_mode)
-        return {
-            "loss": result["global_loss"],
-            "grad_norm": result["grad_norm"],
-            "all_mb_metrics": result["all_mb_metrics"],
-        }
+        return _flat(compute(self.read_from_dataplane(meta, select_fields=fields), loss_fn, eval_mode))
 
     def begin_train_step(self, loss_fn: Any, gbs: int | None = None, mbs: int | None = None) -> None:
-        self._open_step = [loss_fn, None]
+        self._worker.begin_train_step(loss_fn, gbs=gbs, mbs=mbs)
 
     def train_microbatches_from_meta(self, meta: KVBatchMeta, timer: Timer | None = None) -> None:
-        self._open_step[1] = self.train_from_meta(meta, self._open_step[0], timer=timer, train_fields=self.train_fields)
+        with timer.time("policy_training/shard_meta") if timer else nullcontext():
+            fields = list(self.train_fields)
+        with timer.time("policy_training/submit_microbatch_futures") if timer else nullcontext():
+            compute = self._worker.train_microbatch
+        compute(self.read_from_dataplane(meta, select_fields=fields))
 
     def finish_train_step(self) -> dict[str, Any]:
-        """The result of the step that `begin_train_step` opened. Here the weights have moved already."""
-        return self._open_step[1]
+        return _flat(self._worker.finish_train_step())
+
+
+def _flat(result: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "loss": result["global_loss"],
+        "grad_norm": result["grad_norm"],
+        "all_mb_metrics": result["all_mb_metrics"],
+    }

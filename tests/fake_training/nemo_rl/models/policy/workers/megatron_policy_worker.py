@@ -44,6 +44,16 @@ class MegatronPolicyWorkerImpl(AbstractPolicyWorker):
     ) -> dict[str, Any]:
         return self._step(data, loss_fn, eval_mode)
 
+    def begin_train_step(self, loss_fn: Any, gbs: int | None = None, mbs: int | None = None) -> None:
+        self._train_step_state = {"loss_fn": loss_fn, "result": None}
+
+    def train_microbatch(self, data: Any) -> None:
+        self._train_step_state["result"] = self._step(data, self._train_step_state["loss_fn"], eval_mode=False)
+
+    def finish_train_step(self) -> dict[str, Any]:
+        """The result of the last part. Here the weights have moved already."""
+        return self._train_step_state["result"]
+
     def save_checkpoint(
         self,
         weights_path: str,
