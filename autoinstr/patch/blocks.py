@@ -176,8 +176,11 @@ def traced(manager: Any, entered: Entered) -> Any:
         manager.__class__ = _TracedAsyncGenerator
         manager._autoinstr_entered = entered
         return manager
-    if hasattr(kind, "__enter__") or hasattr(kind, "__aenter__"):
-        return stand_in(_Manager, manager, entered)
+    try:
+        if hasattr(kind, "__enter__") or hasattr(kind, "__aenter__"):
+            return stand_in(_Manager, manager, entered)
+    except Exception as error:  # of a type whose kind can't be stood in for
+        say(f"a block of {entered.plan.name} left out: {describe(error)}", once=f"block {entered.plan.name}")
     return manager
 
 

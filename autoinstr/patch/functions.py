@@ -220,8 +220,14 @@ def _maker(function: Any) -> Callable[..., Callable[..., Any]] | None:
     if inspect.isasyncgenfunction(function):
         return _async_generator
     if inspect.isgeneratorfunction(function):
-        return _generator
+        return _awaitable_generator if is_awaitable_generator(function) else _generator
     return None
+
+
+def is_awaitable_generator(function: Any) -> bool:
+    """Whether `types.coroutine` has let the generators of a generator function be awaited."""
+    code = getattr(function, "__code__", None)
+    return bool(getattr(code, "co_flags", 0) & inspect.CO_ITERABLE_COROUTINE)
 
 
 def _innermost(function: Any) -> Any:
@@ -260,20 +266,59 @@ def _decorated(function: Callable[..., Any], enter: Enter, at_end: AtEnd | None)
             return function(*args, **kwargs)
         try:
             result = function(*args, **kwargs)
-            make = _BY_RESULT.get(type(result))
-            attributes = at_end(result) if at_end is not None and make is None else None
+            # one that somebody else holds as well goes on when this call's holder is done with it
+            drives = type(result) in _BY_RESULT and _references(result) == _OF_A_LOCAL and _is_new(result)
+            attributes = at_end(result) if at_end is not None and not drives else None
         except BaseException as exception:
             close(opened, exception, at_end(None, exception) if at_end is not None else None)
             raise
-        if make is None:
-            close(opened, None, attributes)
-            return result
-        opened.leave()
-        driven = make(lambda: result, lambda args, kwargs: opened, at_end)()
-        driven.__name__, driven.__qualname__ = result.__name__, result.__qualname__
-        return driven
+        if drives:
+            return _driven(result, opened, at_end)
+        close(opened, None, attributes)
+        return result
 
     return wrapper
+
+
+def _driven(body: Any, opened: Opened, at_end: AtEnd | None) -> Any:
+    """A coroutine or generator that drives `body`, one that has not begun, in the open span."""
+    opened.leave()
+    make = _BY_RESULT[type(body)]
+    if make is _generator and is_awaitable_generator(types.SimpleNamespace(__code__=body.gi_code)):
+        make = _awaitable_generator
+    driven = make(lambda: body, lambda args, kwargs: opened, at_end)()
+    driven.__name__, driven.__qualname__ = body.__name__, body.__qualname__
+    weakref.finalize(driven, _dropped, body, opened).atexit = False
+    return driven
+
+
+def _dropped(body: Any, opened: Opened) -> None:
+    """What drives `body` is gone. If it never began, `body` must not say that it was never awaited: that one does."""
+    close(opened)
+    if type(body) is types.CoroutineType and _is_new(body):
+        body.close()
+
+
+def _is_new(body: Any) -> bool:
+    """Whether nothing of a coroutine or generator has run."""
+    kind = type(body)
+    if kind is types.CoroutineType:
+        return inspect.getcoroutinestate(body) == inspect.CORO_CREATED
+    # nothing but a loop of events begins an async generator, and none has had it
+    return kind is types.AsyncGeneratorType or inspect.getgeneratorstate(body) == inspect.GEN_CREATED
+
+
+def _references(thing: Any) -> int:
+    return sys.getrefcount(thing)
+
+
+def _references_of_a_local() -> int:
+    local = object()
+    return _references(local)
+
+
+_OF_A_LOCAL = _references_of_a_local()
+"""How many references something has that a local variable holds, and nothing else."""
 
 
 @uncounted
@@ -411,6 +456,12 @@ def _generator(
         return result
 
     return wrapper
+
+
+def _awaitable_generator(
+    function: Callable[..., Any], enter: Enter, at_end: AtEnd | None, after: Beside | None = None
+) -> Callable[..., Any]:
+    return types.coroutine(_generator(function, enter, at_end, after))
 
 
 @uncounted

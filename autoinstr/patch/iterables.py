@@ -13,7 +13,7 @@ import types
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any, ClassVar
 
-from autoinstr.notices import say
+from autoinstr.notices import describe, say
 from autoinstr.patch.delegates import Delegate, stand_in
 from autoinstr.patch.functions import Entering, dress, first_step
 from autoinstr.patch.importlib_bootstrap import uncounted
@@ -47,15 +47,16 @@ def _each(result: Any, enter: Enter, args: tuple[Any, ...], kwargs: dict[str, An
     def enter_call(_args: Any, _kwargs: Any, depth: int, loose: bool) -> Opened | None:
         return enter(args, kwargs, depth + 1, loose)
 
-    if kind is types.GeneratorType:
-        return _named_as(_generator(lambda: result, enter_call)(), result)
-    if kind is types.AsyncGeneratorType:
-        return _named_as(_async_generator(lambda: result, enter_call)(), result)
-    if hasattr(kind, "__next__") or hasattr(kind, "__anext__"):
-        return stand_in(_Iterator, result, _Loop(enter_call))
-    if hasattr(kind, "__iter__") or hasattr(kind, "__aiter__"):
-        name = f"{function.__module__}:{getattr(function, '__qualname__', '')}"
-        say(f"each: {name} returns a {kind.__qualname__}, which is no iterator, and has no spans; {_instead(kind)}")
+    try:
+        if kind in (types.GeneratorType, types.AsyncGeneratorType):
+            return stand_in(_Generator, result, _Loop(enter_call))
+        if hasattr(kind, "__next__") or hasattr(kind, "__anext__"):
+            return stand_in(_Iterator, result, _Loop(enter_call))
+        if hasattr(kind, "__iter__") or hasattr(kind, "__aiter__"):
+            name = f"{function.__module__}:{getattr(function, '__qualname__', '')}"
+            say(f"each: {name} returns a {kind.__qualname__}, which is no iterator, and has no spans; {_instead(kind)}")
+    except Exception as error:  # of a kind that can't be stood in for
+        say(f"each: a {kind.__qualname__} has no spans: {describe(error)}", once=f"each {kind.__qualname__}")
     return result
 
 
@@ -66,11 +67,6 @@ def _instead(kind: type) -> str:
             if isinstance(vars(owner).get(name), types.FunctionType):
                 return f"name {owner.__module__}:{owner.__qualname__}.{name}"
     return "name a generator that gives the items, or with 'function' what the loop calls for each"
-
-
-def _named_as(driven: Any, body: Any) -> Any:
-    driven.__name__, driven.__qualname__ = body.__name__, body.__qualname__
-    return driven
 
 
 def _thrown_into(exception: BaseException) -> BaseException | None:
@@ -183,8 +179,38 @@ async def _anext(self: Any) -> Any:
     return item
 
 
+def _going_on(name: str) -> Any:
+    """A generator's `send`, `throw` or `close`: it goes on, and an item of it opens a span as after `next`."""
+
+    @uncounted
+    def go_on(self: Any, *values: Any) -> Any:
+        loop = self._autoinstr_state
+        loop.finish()
+        item = getattr(self._autoinstr_object, name)(*values)
+        if name != "close":
+            loop.opened = loop.enter((), {}, 2, True)
+        return item
+
+    return go_on
+
+
+def _going_on_later(name: str) -> Any:
+    """The same of an async generator."""
+
+    @uncounted
+    async def go_on(self: Any, *values: Any) -> Any:
+        loop = self._autoinstr_state
+        loop.finish()
+        item = await getattr(self._autoinstr_object, name)(*values)
+        if name != "aclose":
+            loop.opened = loop.enter((), {}, 2, True)
+        return item
+
+    return go_on
+
+
 class _Iterator(Delegate):
-    """Stands before an iterator that is no generator; everything but iterating goes through."""
+    """Stands before an iterator that a function returns; everything but iterating goes through."""
 
     __slots__ = ()
 
@@ -197,3 +223,15 @@ class _Iterator(Delegate):
 
     def __del__(self) -> None:
         self._autoinstr_state.finish()  # the loop was left by break
+
+
+class _Generator(_Iterator):
+    """The same of a generator, which may be kept by its maker for the next loop, and has more ways to go on."""
+
+    __slots__ = ()
+
+    OPERATIONS: ClassVar[dict[str, Any]] = {
+        **_Iterator.OPERATIONS,
+        **{name: _going_on(name) for name in ("send", "throw", "close")},
+        **{name: _going_on_later(name) for name in ("asend", "athrow", "aclose")},
+    }

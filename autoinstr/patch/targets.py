@@ -359,6 +359,9 @@ def _shim(function: Any, look_up: Callable[..., tuple[Any, int]]) -> Any:
             call, bound = look_up(*args[:takes])
             return (yield from call(*args[bound:], **kwargs))
 
+        if functions.is_awaitable_generator(function):
+            shim = types.coroutine(shim)
+
     else:
 
         def shim(*args: Any, **kwargs: Any) -> Any:

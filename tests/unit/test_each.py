@@ -201,6 +201,45 @@ def test_a_generator_stays_one(module: Any) -> None:
             next(delegates())
 
 
+KEPT = """
+class Data:
+    def __init__(self):
+        self.kept = (i for i in range(6))
+    def batches(self):
+        return self.kept
+
+def averages():
+    def made():
+        total = 0
+        while True:
+            total += (yield total)
+    begun = made()
+    next(begun)
+    return begun
+"""
+
+
+def test_a_generator_that_is_kept_for_the_next_loop_goes_on_in_it(make: Make) -> None:
+    module = make(KEPT)
+    text = "item: {group: job, each: '{m}:Data.batches'}\nsum: {group: job, each: '{m}:averages'}"
+    with record(text=span_map(module, text)) as spans:
+        data, got = module.Data(), []
+        for last in (2, 5):
+            for item in data.batches():
+                got.append(item)
+                if item == last:
+                    break
+        assert got == [0, 1, 2, 3, 4, 5]
+        assert inspect.isgenerator(data.batches())
+        assert [*data.batches()] == []
+        running = module.averages()
+        assert (running.send(2), running.send(3)) == (2, 5)
+        running.close()
+        with pytest.raises(StopIteration):
+            next(running)
+    assert spans.tree() == "item\n" * 6 + "sum\nsum"
+
+
 def test_another_iterator_seems_to_be_what_it_was(module: Any) -> None:
     with _recording(module, "counting") as spans:
         items = module.counting(3)

@@ -9,6 +9,7 @@ import random
 import types
 import weakref
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -630,3 +631,124 @@ def test_a_task_that_outlives_its_span_stays_below_it(make: Make) -> None:
     with record(text=span_map(module, text)) as spans:
         asyncio.run(run())
     assert spans.tree() == "start\n  step\n    leaf\n    leaf"
+
+
+# -- what a decorator makes of a generator or coroutine function --------------------------------------------
+
+DECORATED = """
+import functools, types
+
+def primed(function):
+    @functools.wraps(function)
+    def begins(*args):
+        made = function(*args)
+        next(made)
+        return made
+    return begins
+
+def kept(function):
+    made = []
+    @functools.wraps(function)
+    def gives(*args):
+        if not made:
+            made.append(function(*args))
+        return made[0]
+    return gives
+
+def passed_on(function):
+    @functools.wraps(function)
+    def passes(*args):
+        return function(*args)
+    return passes
+
+@primed
+def averages():
+    total = 0
+    while True:
+        total += (yield total)
+
+@kept
+def batches():
+    yield from range(6)
+
+@types.coroutine
+def pause(x):
+    return (yield x)
+
+class Pauses:
+    @types.coroutine
+    def pause(self, x):
+        return (yield x)
+
+class Inherits(Pauses):
+    pass
+
+@passed_on
+@types.coroutine
+def passed_on_pause(x):
+    return (yield x)
+
+@passed_on
+async def job():
+    return 1
+
+@passed_on
+def items():
+    yield 1
+"""
+
+
+@pytest.fixture
+def decorated(make: Make) -> Iterator[tuple[types.ModuleType, Recording]]:
+    module = make(DECORATED)
+    names = "averages batches pause Inherits.pause passed_on_pause job items".split()
+    entries = "\n".join(f"{name}: {{group: job, function: '{{m}}:{name}'}}" for name in names)
+    with record(text=span_map(module, entries)) as spans:
+        yield module, spans
+
+
+def test_a_generator_that_its_decorator_has_begun_goes_on_from_there(decorated: Any) -> None:
+    module, spans = decorated
+    running = module.averages()
+    assert (running.send(2), running.send(3)) == (2, 5)
+    assert spans.tree() == "averages"
+
+
+def test_a_generator_that_somebody_keeps_is_not_closed_by_one_loop(decorated: Any) -> None:
+    module, _ = decorated
+    got = []
+    for last in (2, 5):
+        for item in module.batches():
+            got.append(item)
+            if item == last:
+                break
+    assert got == [0, 1, 2, 3, 4, 5]
+
+
+def test_an_awaitable_generator_can_be_awaited(decorated: Any) -> None:
+    module, spans = decorated
+
+    async def waits() -> Any:
+        return await module.pause(1), await module.Inherits().pause(2), await module.passed_on_pause(3)
+
+    job = waits()
+    assert [job.send(None), job.send("a"), job.send("b")] == [1, 2, 3]
+    with pytest.raises(StopIteration) as done:
+        job.send("c")
+    assert done.value.value == ("a", "b", "c")
+    assert spans.tree() == "pause\nInherits.pause\npassed_on_pause"
+
+
+def test_what_is_never_begun_is_said_as_without_us_and_its_span_ends(
+    decorated: Any, recwarn: pytest.WarningsRecorder
+) -> None:
+    module, spans = decorated
+    module.job()
+    gc.collect()
+    assert [str(warning.message) for warning in recwarn] == ["coroutine 'job' was never awaited"]
+    recwarn.clear()
+    module.job().close()
+    module.items().close()
+    gc.collect()
+    assert not recwarn.list
+    assert spans.tree() == "job\njob\nitems"
