@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace.export import SpanExportResult
-from otlp_receiver import Receiver
+from otlp_receiver import Receiver, dead_port
 from runs import our_lines, run
 
 from autoinstr.exporting import failures, guards
@@ -174,3 +174,32 @@ def test_an_export_that_is_tried_again_and_again_tells_its_trouble() -> None:
     ended.set()
     thread.join()
     assert guarded.trouble() == ""
+
+
+@pytest.mark.parametrize("when", ["between the queue and the exporter", "after the end has looked"])
+def test_a_batch_that_the_end_does_not_see_is_not_tried_for_long(when: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It has left the queue and is not at the exporter yet; or what it holds was open until the process's end."""
+    ended = threading.Event()
+
+    class Trying:
+        def __init__(self, port: int) -> None:
+            self._endpoint = f"127.0.0.1:{port}"
+
+        def export(self, spans: Any) -> SpanExportResult:
+            assert ended.wait(300), "the next try would be a minute later"
+            return SpanExportResult.FAILURE
+
+        def shutdown(self) -> None:
+            ended.set()
+
+    with dead_port() as port:
+        guarded = guards.GuardedExporter(Trying(port))
+        guarded.waiting = lambda: 0
+        if when.startswith("between"):
+            guarded.complete = lambda items: guarded.see_who_is_there()  # type: ignore[method-assign]
+        else:
+            guarded.see_who_is_there()
+        assert guarded.export([]) is SpanExportResult.FAILURE
+    assert capsys.readouterr().err.splitlines() == [
+        f"autoinstr: spans could not be sent to 127.0.0.1:{port}: nobody answers there"
+    ]

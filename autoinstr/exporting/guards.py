@@ -62,6 +62,7 @@ class GuardedExporter:
         self._thread = 0
         self._counting = threading.RLock()
         self._closing = False
+        self._looked = False
         self._down = False
         self._inherited = False
         wrong = wrong_address(exporter)
@@ -75,7 +76,7 @@ class GuardedExporter:
     def _in_child(self) -> None:
         self.lost = self.dropped = self.rejected = 0
         self._counting = threading.RLock()
-        self._closing = self._down = self._exporting = False
+        self._closing = self._looked = self._down = self._exporting = False
         self._inherited = True
 
     def identify(self, items: Sequence[Any]) -> list[int]:
@@ -96,13 +97,17 @@ class GuardedExporter:
             self._inherited = False
             renew_connections(self._exporter)
         self.complete(items)
-        self._exporting = True
         self._thread = threading.get_ident()
         last_words()
         why = ""
+        self._exporting = True
         try:
-            with AT_WORK:
-                result = self._exporter.export(items, **how)
+            # The end marks itself first and looks for exports then: one of both sees the other.
+            if self._closing and self._nobody_is_there():
+                result = self.failure
+            else:
+                with AT_WORK:
+                    result = self._exporter.export(items, **how)
         except Exception as error:
             result, why = self.failure, describe(error)
         finally:
@@ -148,15 +153,23 @@ class GuardedExporter:
         if self._closing:
             return
         self._closing = True
-        if self._no_address or not (self.waiting() or self._exporting):
-            return
+        # a batch may be between the queue and the exporter, and what is open ends with the process
+        if not self._no_address and (self.waiting() or self._exporting):
+            self._nobody_is_there()
+
+    def _nobody_is_there(self) -> bool:
+        """Look, once. Then it is said, and no try of the exporter goes on."""
+        if self._looked:
+            return self._down
+        self._looked = True
         why = why_unreachable(self.endpoint)
         if why is None:
-            return
+            return False
         self._down = True
         say(f"{self.what} could not be sent to {self.endpoint}: {why}", once=self.once)
         if not self._inherited:
             self._exporter.shutdown()  # also ends a retry that is waiting right now
+        return True
 
     def shutdown(self, *args: Any, **kwargs: Any) -> None:
         # what came through a fork and was never used is the parent's to close
