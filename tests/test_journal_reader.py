@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from autoinstr.journal.decoding import Lines
 from autoinstr.journal.reader import JournalError, default_run_dir, find_run, read_run
 
 SECOND = 10**9
@@ -369,3 +370,33 @@ def test_where_runs_lie(monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_run_dir() == Path("autoinstr-runs")
     monkeypatch.setenv("AUTOINSTR_RUN_DIR", "/data/runs")
     assert default_run_dir() == Path("/data/runs")
+
+
+def test_a_line_is_taken_apart_as_json_does_it() -> None:
+    lines = Lines()
+    span, start = finished("s", "01" * 8, 0, 1, group="step"), started("s", "01" * 8, 0)
+    log = event("", 1, {}, {"k": ',"spans":[{"a": 1}],"logRecords":['}, body={"stringValue": ']}]}]}\n,"spans":['})
+    for document in (span, start, log, PROCESS_START):
+        raw = json.dumps(document, separators=(",", ":")).encode() + b"\n"
+        whole = [
+            raw,
+            raw.replace(b"]}]}]}\n", b'],"schemaUrl":"x"}]}]}\n'),
+            raw.replace(b"]}]}]}\n", b']}],"schemaUrl":"x"}]}\n'),
+            raw.replace(b'[{"spanId"', b'[{},{"spanId"'),
+            raw.replace(b"]}]}]}\n", b',{"name":"another"}]}]}]}\n'),
+            raw.replace(b"]}]}]}\n", b']},{"scope":{},"spans":[{"a":1}]}]}]}\n'),
+            raw.replace(b',"spans":[', b',"x":1,"spans":['),
+            raw.replace(b'{"resourceSpans"', b'{"x":1,"resourceSpans"'),
+            json.dumps(document).encode() + b"\n",
+        ]
+        torn = [raw[:at] + end for at in range(0, len(raw), 3) for end in (b"\n", b"]}]}]}\n", raw)]
+        zeros = [raw[:at] + b"\0" + raw[at + 1 :] for at in range(0, len(raw), 3)]
+        for line in (*whole, *torn, *zeros, *whole):
+            assert taken_apart(lines.loads, line) == taken_apart(json.loads, line), line
+
+
+def taken_apart(loads: Any, line: bytes) -> Any:
+    try:
+        return loads(line)
+    except ValueError:
+        return "broken"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from autoinstr.journal.decoding import BROKEN, attributes_of, text, value_of
+from autoinstr.journal.decoding import BROKEN, Lines, attributes_of, text, value_of
 
 Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | None"
 SpanKey: TypeAlias = "tuple[str, str]"
@@ -324,13 +324,14 @@ def _read_process(
 ) -> None:
     process.lost = int(path.with_suffix(LOST_SUFFIX).exists())
     named_start = process.started_ns is not None
+    loads = Lines().loads
     with path.open("rb") as lines:
         for line in lines:
             if line.isspace():
                 continue
             # A line counts whole or not at all, so everything that can fail comes before the first change.
             try:
-                records = list(_records(json.loads(line), index))
+                records = list(_records(loads(line), index))
                 for record in records:
                     if record.event == PROCESS_START or not process.resource:
                         _describe(process, record)
