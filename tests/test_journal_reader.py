@@ -400,3 +400,14 @@ def taken_apart(loads: Any, line: bytes) -> Any:
         return loads(line)
     except ValueError:
         return "broken"
+
+
+def test_how_a_span_began_is_read_only_while_it_is_open(tmp_path: Path) -> None:
+    bad = started("rl.wait", "02" * 8, 3)
+    bad["resourceLogs"][0]["scopeLogs"][0]["logRecords"][0]["attributes"] = [{"key": "k", "value": {"intValue": "x"}}]
+
+    still_open = read_run(write(tmp_path / "open", bad))
+    ended = read_run(write(tmp_path / "ended", bad, finished("rl.wait", "02" * 8, 3, 4)))
+
+    assert ([span.name for span in still_open.open], still_open.broken_lines) == ([], 1)
+    assert (ended.open, [span.name for span in ended.spans], ended.broken_lines) == ([], ["rl.wait"], 0)

@@ -6,6 +6,7 @@ that is torn or misshapen is skipped and counted, never raised. Times are nanose
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import stat
@@ -197,9 +198,19 @@ def read_run(folder: Path) -> Run:
 
     A file of several that cannot be read is a process with nothing but what its name says, and why.
     """
+    collecting = gc.isenabled()
+    gc.disable()  # nothing here runs in a circle, and it would look through all spans again and again
+    try:
+        return _read_run(folder)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _read_run(folder: Path) -> Run:
     processes: list[Process] = []
     finished: list[Span] = []
-    started: dict[SpanKey, Span] = {}
+    started: dict[SpanKey, _Started] = {}
     resting: dict[SpanKey, Span] = {}
     hangs: list[Hang] = []
     for path in journal_files(folder):
@@ -223,10 +234,16 @@ def read_run(folder: Path) -> Run:
         # A span may be finished in another file than it was started in: a forked process does that.
         for span in finished:
             started.pop(span.key, None)
-    for span in started.values():
-        processes[span.process].open += 1
+    still_open: list[Span] = []
+    for start in started.values():
+        try:
+            still_open.append(_started_span(start))
+        except BROKEN:
+            processes[start.process].broken_lines += 1
+        else:
+            processes[start.process].open += 1
     finished.sort(key=_start)
-    still_open = sorted(started.values(), key=_start)
+    still_open.sort(key=_start)
     return Run(folder.resolve().name, folder.resolve(), processes, finished, still_open, hangs)
 
 
@@ -293,12 +310,21 @@ def _name_parts(path: Path) -> tuple[str | None, int | None, int | None]:
         return None, None, None
 
 
+class _Started(NamedTuple):
+    """A span that has begun, still encoded: most end, and then nobody asks how they began."""
+
+    key: SpanKey
+    start_ns: int
+    encoded: dict[str, Any]
+    process: int
+
+
 class _Record(NamedTuple):
     """One span or log record, with the resource it came under, still encoded."""
 
     event: str
     time_ns: int
-    span: Span | None
+    span: Span | _Started | None
     attributes: dict[str, Value]
     resource: dict[str, Any]
     hang: Hang | None = None
@@ -318,7 +344,7 @@ def _read_process(
     process: Process,
     index: int,
     finished: list[Span],
-    started: dict[SpanKey, Span],
+    started: dict[SpanKey, _Started],
     resting: dict[SpanKey, Span],
     hangs: list[Hang],
 ) -> None:
@@ -347,14 +373,14 @@ def _read_process(
                 if record.span is not None:
                     key = record.span.key
                     resting.pop(key, None)
-                    if record.event == _FINISHED:
-                        finished.append(record.span)
-                        process.spans += 1
-                        started.pop(key, None)
+                    if isinstance(record.span, _Started):
+                        started[key] = record.span
                     elif record.event == SPAN_REST:
                         resting[key] = record.span
                     else:
-                        started[key] = record.span
+                        finished.append(record.span)
+                        process.spans += 1
+                        started.pop(key, None)
                 elif record.hang is not None:
                     hangs.append(record.hang)
                 elif record.event == PROCESS_END:
@@ -400,10 +426,13 @@ def _records(document: dict[str, Any], process: int) -> Iterator[_Record]:
                         yield record._replace(event=SPAN_REST)
                     continue
                 time_ns = _time(encoded.get("timeUnixNano") or encoded.get("observedTimeUnixNano") or 0)
+                if event == SPAN_START:
+                    key = sys.intern(encoded["traceId"]), text(encoded["spanId"])
+                    yield _Record(event, time_ns, _Started(key, time_ns, encoded, process), {}, resource)
+                    continue
                 attributes = attributes_of(encoded.get("attributes"))
-                started = _started_span(encoded, attributes, time_ns, process) if event == SPAN_START else None
                 hang = _hang(encoded, attributes, time_ns, process) if event == HANG else None
-                yield _Record(event, time_ns, started, attributes, resource, hang)
+                yield _Record(event, time_ns, None, attributes, resource, hang)
 
 
 def _finished_span(encoded: dict[str, Any], group: str | None, process: int) -> Span:
@@ -423,19 +452,21 @@ def _finished_span(encoded: dict[str, Any], group: str | None, process: int) -> 
     )
 
 
-def _started_span(encoded: dict[str, Any], attributes: dict[str, Value], time_ns: int, process: int) -> Span:
+def _started_span(start: _Started) -> Span:
+    attributes = attributes_of(start.encoded.get("attributes"))
+    trace_id, span_id = start.key
     return Span(
         name=sys.intern(text(attributes.pop(SPAN_NAME))),
-        trace_id=sys.intern(text(encoded["traceId"])),
-        span_id=text(encoded["spanId"]),
+        trace_id=trace_id,
+        span_id=span_id,
         parent_id=_parent(attributes.pop(SPAN_PARENT, None)),
-        start_ns=time_ns,
+        start_ns=start.start_ns,
         end_ns=None,
         group=_text_or_none(attributes.pop(GROUP, None)),
         bucket=_text_or_none(attributes.get(BUCKET)),
         attributes=attributes,
         error=None,
-        process=process,
+        process=start.process,
     )
 
 
@@ -467,7 +498,8 @@ def _error(encoded: dict[str, Any]) -> str | None:
 
 
 def _parent(value: Value) -> str | None:
-    return text(value) if value and value != _NO_PARENT else None
+    # many spans have the same
+    return sys.intern(text(value)) if value and value != _NO_PARENT else None
 
 
 def _time(value: Any) -> int:
