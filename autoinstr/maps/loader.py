@@ -305,7 +305,9 @@ class _Reader:
         if word in self._lost_groups:
             raise _Wrong  # said where the group is defined
         if word not in self.table.groups:
-            raise self.wrong(node.place, f"unknown group {shown(word)}{suggest(word, self.table.groups)}")
+            meant = did_you_mean(word, self.table.groups)
+            meant = meant or f"{suggest(word, self.table.groups)}; a group of your own stands under 'groups'"
+            raise self.wrong(node.place, f"unknown group {shown(word)}{meant}")
         return word
 
     # -- the map --------------------------------------------------------------------------------------
@@ -543,6 +545,8 @@ class _Reader:
             instead = f", did you mean {shown(meant)}?" if meant else "; write package.module:Class.method"
             raise self.wrong(node.place, f"{shown(text)} is no target{instead}")
         module, qualname, arguments = found.groups()
+        if module == "__main__":
+            raise self.wrong(node.place, f"{shown(text)} is no target: a script is never imported; name what it calls")
         selectors = self.whole(
             [part for part in values.split(arguments or "", ",") if part], lambda part: self.selector(node, part, text)
         )

@@ -332,6 +332,7 @@ _HEAD = re.compile(rf"({_NAME})")
 _STEP = re.compile(rf"""\.({_NAME})|\[(-?[0-9]{{1,9}}|\*)\]|\["([^"]*)"\]|\['([^']*)'\]|\[\?({_NAME})\]""")
 _PATH = re.compile(r"(?:args|self|caller|env)[.\[]")
 _REDUCER = re.compile(rf"\s*({_NAME})\s*(?:\((.*)\))?\s*", re.DOTALL)
+_CALL = re.compile(rf"({_NAME})\(\s*(.*?)\s*\)", re.DOTALL)
 _NUMBER = re.compile(r"[-+]?[0-9]{1,18}(\.[0-9]*)?([eE][-+]?[0-9]{1,3})?")
 
 
@@ -358,6 +359,9 @@ def parse(text: str) -> ValuePath:
     if not found:
         raise PathError(f"{shown(text)} is no value path")
     root = found.group(1)
+    call = _CALL.fullmatch(source)
+    if call and call.group(1) in _REDUCERS.keys() - _WITH_ARGUMENT:
+        raise PathError(f"{shown(text)} is a call and no value path; write {shown(' | '.join(call.groups()[::-1]))}")
     if root not in ROOTS:
         # YAML takes one pair of quotes off a text
         meant = did_you_mean(root, ROOTS) or "; a constant text has two pairs of quotes: \"'text'\""

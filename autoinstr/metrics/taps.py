@@ -80,6 +80,9 @@ class Tap:
                 values = self._values(call)
                 if isinstance(values, Mapping):
                     self._hold(values, held)
+                elif values is not None and values is not MISSING:
+                    kind = type(values).__qualname__
+                    say(f"the metrics of a call of {self._name} are left out: its values are no mapping ({kind})")
             return held
         except KeyboardInterrupt:  # Ctrl-C belongs to the user, even while it hits our line
             raise

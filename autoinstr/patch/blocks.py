@@ -179,6 +179,9 @@ def traced(manager: Any, entered: Entered) -> Any:
     try:
         if hasattr(kind, "__enter__") or hasattr(kind, "__aenter__"):
             return stand_in(_Manager, manager, entered)
+        name = entered.plan.name
+        what = f"block: what the function of {name} returns is a {kind.__qualname__} and no context manager"
+        say(f"{what}, and has no span; with 'function' each call has one", once=f"no block {name}")
     except Exception as error:  # of a type whose kind can't be stood in for
         say(f"a block of {entered.plan.name} left out: {describe(error)}", once=f"block {entered.plan.name}")
     return manager

@@ -181,7 +181,10 @@ def _get(owner: Any, part: str, where: str) -> Any:
     try:
         return getattr(owner, part)
     except AttributeError:
-        raise _missing(owner, part, where) from None
+        missing = _missing(owner, part, where)
+        if isinstance(owner, type):
+            missing = TargetMissing(f"{missing} (what only an instance holds is no target: name its class's method)")
+        raise missing from None
     except Exception as error:  # what a lazy module imports may be broken, or not installed
         raise TargetMissing(f"{where}.{part} can't be had: {type(error).__name__}: {error}") from None
 

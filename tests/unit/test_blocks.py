@@ -321,6 +321,18 @@ region: {group: step, block: '{m}:ARegion(label=x)'}
     assert spans.tree() == "step\n  lock\nastep\n  step\n    region"
 
 
+def test_what_is_no_context_manager_goes_through_and_is_told_once(make: Make, capsys: Any) -> None:
+    module = make("def train(x): return {'loss': x}")
+    with record(text=span_map(module, "step: {group: step, block: '{m}:train'}")) as spans:
+        assert module.train(1) == {"loss": 1}
+        assert module.train(2) == {"loss": 2}
+    assert spans.tree() == ""
+    assert capsys.readouterr().err.splitlines() == [
+        "autoinstr: block: what the function of step returns is a dict and no context manager, and has no span; "
+        "with 'function' each call has one"
+    ]
+
+
 def test_used_as_a_decorator_every_call_is_a_block(module: Any) -> None:
     text = STEP + "\nboth: {group: step, block: '{m}:both(label=x)'}"
     with _recording(module, text) as spans:

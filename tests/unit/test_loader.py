@@ -119,7 +119,7 @@ SPANS = {
     "group": ("{group: stp, function: 'a:b'}", "4:14: unknown group 'stp', did you mean 'step'?"),
     "group far": (
         "{group: xyz, function: 'a:b'}",
-        "4:14: unknown group 'xyz'; known: job, setup, model_init, checkpoint, evaluate, step, rollout, generation, reward, policy_update, logprob, advantage, data_processing, data_plane, efficiency, per_prompt",  # noqa: E501
+        "4:14: unknown group 'xyz'; known: job, setup, model_init, checkpoint, evaluate, step, rollout, generation, reward, policy_update, logprob, advantage, data_processing, data_plane, efficiency, per_prompt; a group of your own stands under 'groups'",  # noqa: E501
     ),
     "group case": ("{group: STEP, function: 'a:b'}", "4:14: unknown group 'STEP', did you mean 'step'?"),
     "group number": ("{group: 3, function: 'a:b'}", "4:14: group must be a text, not a number; put it in quotes"),
@@ -154,6 +154,10 @@ SPANS = {
         "4:30: 'a..b:c' is no target; write package.module:Class.method",
     ),
     "target end": ("{group: step, function: 'a:b.'}", "4:30: 'a:b.' is no target; write package.module:Class.method"),
+    "target in a script": (
+        "{group: step, function: '__main__:train'}",
+        "4:30: '__main__:train' is no target: a script is never imported; name what it calls",
+    ),
     "target empty": ("{group: step, function: []}", "4:30: function names no target"),
     "target mapping": ("{group: step, function: {}}", "4:30: function names no target"),
     "firstof wrong": (
@@ -302,6 +306,7 @@ PATHS = {
         "train",
         "a value path starts with args, self, return, outcome, caller, env, not 'train'; a constant text has two pairs of quotes: \"'text'\"",  # noqa: E501
     ),
+    "call": ("len(args.x)", "'len(args.x)' is a call and no value path; write 'args.x | len'"),
     "no path": ("'| len'", "'| len' is no value path"),
     "step": ("args.x-y", "can't read '-y' in the value path 'args.x-y'"),
     "needs name": ("args", "'args' needs a name, as in args.step"),

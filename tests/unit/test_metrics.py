@@ -315,14 +315,25 @@ class Refusing(dict):
         raise SystemExit("no")
 
 
-@pytest.mark.parametrize("given", [None, 5, [1], "loss", Refusing(loss=1.0)])
-def test_what_is_no_mapping_reaches_the_function_as_it_is(make: Make, given: Any) -> None:
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (None, ""),
+        (5, "its values are no mapping (int)"),
+        ([1], "its values are no mapping (list)"),
+        (Refusing(loss=1.0), "SystemExit: no"),
+    ],
+)
+def test_what_is_no_mapping_reaches_the_function_as_it_is(make: Make, given: Any, why: str, capsys: Any) -> None:
     module = make(LOGGER)
     with record(text=toy_map(module, "my.loss: {from: loss}")) as run:
         logger = module.Logger()
         logger.log_metrics(given, 1)
+        logger.log_metrics(given, 2)
         assert logger.seen[0][0] is given
         assert run.series() == ""
+    what = f"the metrics of a call of {module.__name__}:Logger.log_metrics are left out"
+    assert capsys.readouterr().err == (f"autoinstr: {what}: {why}\n" if why else "")
 
 
 def test_wrong_arguments_raise_as_they_do_without_us(make: Make) -> None:

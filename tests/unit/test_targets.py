@@ -25,6 +25,7 @@ def test_a_missing_target_is_one_line_said_once(write: Write) -> None:
         "toy.b: {function: toy.work:Trainer.steps}",
         "toy.c: {function: toy.work:Zzz.run}",
         "toy.d: {function: toy.work:nothing_like_it, optional: true}",
+        "toy.e: {function: toy.work:Trainer.logger.log}",
     )
     with record(text=maps) as spans:
         work = load("toy.work")
@@ -33,6 +34,8 @@ def test_a_missing_target_is_one_line_said_once(write: Write) -> None:
         "<text>:4:33: toy.a: toy.work has no 'trian_step', did you mean 'train_step'?; it is left out",
         "<text>:5:33: toy.b: toy.work.Trainer has no 'steps', did you mean 'step'?; it is left out",
         "<text>:6:33: toy.c: toy.work has no 'Zzz'; it is left out",
+        "<text>:8:33: toy.e: toy.work.Trainer has no 'logger' (what only an instance holds is no target: "
+        "name its class's method); it is left out",
     ]
 
 
