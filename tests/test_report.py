@@ -444,6 +444,19 @@ def test_a_file_that_cannot_be_read_is_told(journal: Journal, runs: Path, capsys
     assert "(its journal can't be read: Input/output error)" in out
 
 
+def test_a_run_of_the_default_groups_is_told_how_to_have_steps(
+    journal: Journal, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hint = "steps and their phases were not recorded; AUTOINSTR_SPAN_GROUPS=per_step records them"
+    journal.span("my.job", 0, 9, id="job", group="job")
+    main(["report"])
+    assert hint in lines(capsys.readouterr().out)
+
+    journal.span("my.train", 1, 5, id="train", parent="job", group="policy_update", bucket="productive")
+    main(["report"])  # more is selected, and the map has no step
+    assert hint not in lines(capsys.readouterr().out)
+
+
 def test_text_of_an_empty_run(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (runs / "empty").mkdir(parents=True)
     (runs / "empty" / "file.jsonl").touch()

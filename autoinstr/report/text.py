@@ -126,7 +126,9 @@ def _phases(rows: Sequence[Phase]) -> list[str]:
     ]
     left = WIDTH - sum(max(map(len, column)) + 2 for column in cells)
     hint = []
-    if any(row.group == "job" for row in rows) and not any(row.group == "step" for row in rows):
+    # whoever has time that is productive has selected more than the default already, and a map without a step
+    on = any(row.group == "step" or row.bucket == "productive" for row in rows)
+    if any(row.group == "job" for row in rows) and not on:
         hint = ["", "steps and their phases were not recorded; AUTOINSTR_SPAN_GROUPS=per_step records them"]
     names = ["span", *(_cut_middle(one_line(row.name), max(left, 12)) for row in rows)]
     return columns([list(row) for row in zip(names, *cells, strict=True)], "<<<>>>>>>") + hint
