@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 _PREFIXES = ("AUTOINSTR_", "NEMO_RL_OTEL_", "NEMO_LENS_")
 _TESTS = "AUTOINSTR_TEST_"
@@ -25,8 +24,7 @@ LOGS_SWITCH = "OTEL_PYTHON_LOGGING_AUTO_INSTRUMENTATION_ENABLED"
 JOURNAL_MODES = ("auto", "on", "off")
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):  # every process of a run pays for this class: a dataclass takes many times longer to make
     """What the environment asks for. Paths are absolute; `mistakes` are ready-made lines for the user."""
 
     enabled: bool

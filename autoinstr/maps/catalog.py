@@ -21,9 +21,7 @@ if TYPE_CHECKING:  # every process of a run imports this module, and few of them
     from autoinstr.maps.model import Mistake, SpanEntry, SpanMap
 
 GROUPS_FILE = "groups.yaml"
-_HEAD_BYTES = 2048
-_GROUPS_KEY = re.compile(r"^(?:(groups|presets):|  ([\w-]+):)", re.MULTILINE)
-_HEAD_KEY = re.compile(r"^(map|package):[ \t]*[\"']?([\w.-]+)", re.MULTILINE)
+_GROUPS_KEY = r"(?m)^(?:(groups|presets):|  ([\w-]+):)"
 
 
 def builtin_folder() -> Path:
@@ -304,15 +302,20 @@ def _group_words() -> set[str]:
         text = (builtin_folder() / GROUPS_FILE).read_text(encoding="utf-8")
     except OSError:
         return set()
-    return {name for section, name in _GROUPS_KEY.findall(text) if not section}
+    return {name for section, name in re.findall(_GROUPS_KEY, text) if not section}
 
 
 def _head(path: Path) -> MapFile | None:
     """`map:` and `package:` from a shipped file's first lines, without a YAML parser."""
+    found: dict[bytes, str] = {}
     try:
-        with path.open("rb") as stream:
-            head = stream.read(_HEAD_BYTES).decode("utf-8", "replace")
+        with open(path, "rb") as lines:
+            for line in lines:
+                key, _, value = line.partition(b":")
+                if key in (b"map", b"package"):
+                    found[key] = value.partition(b"#")[0].decode("utf-8", "replace").strip().strip("\"'")
+                    if len(found) == 2:
+                        return MapFile(path, 0, found[b"map"], found[b"package"])
     except OSError:
-        return None
-    found = dict(_HEAD_KEY.findall(head))
-    return MapFile(path, 0, found["map"], found["package"]) if {"map", "package"} <= found.keys() else None
+        pass
+    return None

@@ -111,7 +111,7 @@ def test_the_order_of_the_names() -> None:
 def test_set_to_nothing_is_unset(key: str) -> None:
     settings, default = read(**{f"AUTOINSTR_{key}": " "}, AUTOINSTR_USER_ID="u"), read(AUTOINSTR_USER_ID="u")
     assert settings.mistakes == ()
-    assert settings.__dict__ | {"run_id": ""} == default.__dict__ | {"run_id": ""}
+    assert settings._replace(run_id="") == default._replace(run_id="")
 
 
 # -- the run id -----------------------------------------------------------------------------------------
