@@ -37,8 +37,8 @@ environment .venv-bench "$PYTHON" '.[demo]' # numpy, for the stand-in's logger
 if [ -z "${UV:-}" ] && .venv-bench/bin/python -m pip install --quiet --disable-pip-version-check uv; then
     UV=$PWD/.venv-bench/bin/uv # pip takes many minutes over the rivals' dependencies
 fi
-# The same packages without autoinstr: with the stock distro, and with none.
-plain='opentelemetry-instrumentation opentelemetry-sdk opentelemetry-exporter-otlp pyyaml wrapt'
+# The same packages without autoinstr (a process's start reads what is installed): with the stock distro, and with none.
+plain='opentelemetry-instrumentation opentelemetry-sdk opentelemetry-exporter-otlp pyyaml wrapt numpy tqdm'
 for stock in distro bare; do
     folder=.venv-bench-$stock
     extra=

@@ -36,14 +36,15 @@ def environment(folder: Path, **extra: str) -> dict[str, str]:
 
 def run(folder: Path, **extra: str) -> str:
     """One process from start to end; returns its standard error."""
-    done = subprocess.run(
-        [folder / "bin" / "opentelemetry-instrument", folder / "bin" / "python", "-c", "pass"],
-        env=environment(folder, **extra),
-        cwd=tempfile.gettempdir(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    with tempfile.TemporaryDirectory() as empty:  # the working directory is searched for installed packages too
+        done = subprocess.run(
+            [folder / "bin" / "opentelemetry-instrument", folder / "bin" / "python", "-c", "pass"],
+            env=environment(folder, **extra),
+            cwd=empty,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
     return done.stderr
 
 
