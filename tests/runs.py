@@ -16,6 +16,9 @@ ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "examples" / "run_grpo.py"
 INSTRUMENT = Path(sys.executable).parent / "opentelemetry-instrument"
 
+HANG_CLOCK = {"AUTOINSTR_HANG_AFTER": "0.3", "PYTHONPATH": str(ROOT / "tests")}
+"""For a job that imports `hang_clock`."""
+
 HUNG = 300
 """Seconds after which a process counts as hung: no measure of speed, a busy machine needs a tenth of it."""
 
@@ -81,6 +84,13 @@ def wait_for(condition: Callable[[], Any], process: subprocess.Popen[str] | None
             raise AssertionError(f"it ended with {process.returncode}: {process.communicate()}")
         assert time.monotonic() < until, "it did not happen"
         time.sleep(0.02)
+
+
+def make_late(folder: Path, process: subprocess.Popen[str]) -> None:
+    """What is open in a process that has `hang_clock` hangs from here on; wait until the hang watch has looked."""
+    (folder / "late").touch()
+    looks = folder / "looks"
+    wait_for(lambda: looks.exists() and looks.stat().st_size > 2, process)
 
 
 def our_lines(process: subprocess.CompletedProcess[str]) -> list[str]:

@@ -6,14 +6,13 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from otlp_receiver import Receiver
-from runs import HUNG, start_job
+from runs import HANG_CLOCK, HUNG, make_late, start_job
 
 from autoinstr.cli import main
 from autoinstr.journal.reader import read_run
@@ -92,11 +91,11 @@ def postmortem(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 
 def test_a_hang_and_a_kill_between_two_steps_are_in_no_step(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    process, ended = start(folder, f"work.job([1, 2], {HANG})", AUTOINSTR_HANG_AFTER="0.3")
+    process, ended = start(folder, f"import hang_clock; work.job([1, 2], {HANG})", **HANG_CLOCK)
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "hangs\n"
-        time.sleep(1)  # so long it would hang, were it in a step
+        make_late(folder, process)  # it would hang, were it in a step
         alive = postmortem(capsys)
     finally:
         kill(process)

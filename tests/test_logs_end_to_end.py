@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from otlp_receiver import Receiver, dead_port
-from runs import EXAMPLE, HUNG, journal_lines, journal_spans, our_lines, results, run
+from runs import EXAMPLE, HANG_CLOCK, HUNG, journal_lines, journal_spans, our_lines, results, run
 
 from autoinstr.journal.reader import read_run
 
@@ -206,6 +206,7 @@ UNTIL_IT_IS_SAID = """
 import glob, time
 
 def train():
+    open("late", "w").close()
     while not any(b"autoinstr.hang" in open(path, "rb").read() for path in glob.glob("autoinstr-runs/*/*.jsonl")):
         time.sleep(0.05)
 """
@@ -213,10 +214,12 @@ def train():
 
 def test_a_hang_is_a_log_record(project: Path) -> None:
     (project / "toy.py").write_text(UNTIL_IT_IS_SAID)
-    (project / "script.py").write_text("import toy\ntoy.train()\n")
+    tests = HANG_CLOCK["PYTHONPATH"]
+    (project / "script.py").write_text(f"import sys\nsys.path.append({tests!r})\nimport hang_clock, toy\ntoy.train()\n")
     with Receiver() as receiver:
         go(
-            project, AUTOINSTR_LOGS_ENABLED="true", AUTOINSTR_HANG_AFTER="0.3", AUTOINSTR_JOURNAL="on",
+            project, AUTOINSTR_LOGS_ENABLED="true", AUTOINSTR_JOURNAL="on",
+            AUTOINSTR_HANG_AFTER=HANG_CLOCK["AUTOINSTR_HANG_AFTER"],
             **send_to(receiver, "grpc"),
         )  # fmt: skip
         (span,) = receiver.spans()
