@@ -22,17 +22,21 @@ HANG_CLOCK = {"AUTOINSTR_HANG_AFTER": "0.3", "PYTHONPATH": str(ROOT / "tests")}
 HUNG = 300
 """Seconds after which a process counts as hung: no measure of speed, a busy machine needs a tenth of it."""
 
+PATIENT = {"OTEL_EXPORTER_OTLP_TIMEOUT": str(2 * HUNG)}
+"""An exporter waits for an answer as long as it takes: one that gives up a batch which was taken sends it again. And
+whoever waits for the exporter of a dead collector hangs; with the SDK's 10 s its end would come, if late."""
+
 _INHERITED = ("AUTOINSTR_", "OTEL_", "NEMO_RL_OTEL_", "NEMO_LENS_", "SLURM_", "PYTHONPATH", "FAKE_TRAINING_")
 
 
 def clean_environment(**extra: str) -> dict[str, str]:
     """This process's environment without what would steer a run, and with the interpreter's folder first.
 
-    The stand-in's phases, which sleep for people to see them, are a tenth as long.
+    The stand-in's phases, which sleep for people to see them, are a tenth as long, and exporters are patient.
     """
     env = {k: v for k, v in os.environ.items() if not k.startswith(_INHERITED)}
     env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env.get('PATH', '')}"
-    return {**env, "FAKE_TRAINING_PACE": "0.1", **extra}
+    return {**env, "FAKE_TRAINING_PACE": "0.1", **PATIENT, **extra}
 
 
 def run(

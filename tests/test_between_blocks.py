@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from otlp_receiver import Receiver
-from runs import HANG_CLOCK, HUNG, make_late, start_job
+from runs import HANG_CLOCK, HUNG, PATIENT, make_late, start_job
 
 from autoinstr.cli import main
 from autoinstr.journal.reader import read_run
@@ -80,6 +80,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in list(os.environ):
         if name.startswith("OTEL_"):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", PATIENT["OTEL_EXPORTER_OTLP_TIMEOUT"])
     return tmp_path
 
 

@@ -162,7 +162,6 @@ def test_the_same_spans_reach_a_receiver(tmp_path: Path, protocol: str) -> None:
 
 # An end that waits for such exporters takes many minutes, and its process counts as hung: see `HUNG`.
 PATIENT = {
-    "OTEL_EXPORTER_OTLP_TIMEOUT": str(2 * HUNG),
     "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "2",
     "OTEL_BSP_SCHEDULE_DELAY": "60000",
 }
@@ -191,7 +190,11 @@ def test_a_dead_collector_costs_one_warning_and_no_time(
 def test_with_the_journal_on_a_dead_collector_loses_nothing(tmp_path: Path) -> None:
     with dead_port() as port:
         done = example(
-            tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{port}", AUTOINSTR_JOURNAL="on", **PER_STEP
+            tmp_path,
+            OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{port}",
+            AUTOINSTR_JOURNAL="on",
+            OTEL_EXPORTER_OTLP_TIMEOUT="10",
+            **PER_STEP,
         )
     assert ours(journal_spans(tmp_path)) == EXPECTED
     assert len(our_lines(done)) == 1

@@ -29,7 +29,6 @@ FAKE = str(ROOT / "tests" / "fake_training")
 PROTOCOLS = ["grpc", "http/protobuf"]
 # An end that waits for such exporters takes many minutes, and its process counts as hung.
 PATIENT = {
-    "OTEL_EXPORTER_OTLP_TIMEOUT": str(2 * HUNG),
     "OTEL_METRIC_EXPORT_TIMEOUT": str(2000 * HUNG),
     "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "2",
 }

@@ -24,9 +24,6 @@ from kills import kill_many
 from otlp_receiver import Receiver
 from runs import HUNG, INSTRUMENT, clean_environment, journal_spans, our_lines, run, wait_for
 
-PATIENT = {"OTEL_EXPORTER_OTLP_TIMEOUT": str(2 * HUNG)}
-"""Whoever waits for such an exporter hangs; with the SDK's 10 s its end would come, if late."""
-
 MAP = """
 map: work
 package: work
@@ -109,7 +106,6 @@ def direct(receiver: Receiver, protocol: str = "grpc") -> dict[str, str]:
         "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.grpc_endpoint if protocol == "grpc" else receiver.http_endpoint,
         "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
         "OTEL_BSP_SCHEDULE_DELAY": "60000",
-        **PATIENT,
     }
 
 
@@ -279,7 +275,6 @@ def hanging(endpoint: str) -> dict[str, str]:
         "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
         "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
         "OTEL_BSP_SCHEDULE_DELAY": "60000",
-        **PATIENT,
     }
 
 
@@ -375,7 +370,6 @@ def exit_with_2000_spans(folder: Path, endpoint: str, protocol: str) -> subproce
             OTEL_EXPORTER_OTLP_ENDPOINT=endpoint,
             OTEL_EXPORTER_OTLP_PROTOCOL=protocol,
             OTEL_BSP_MAX_EXPORT_BATCH_SIZE="10",
-            **PATIENT,
         ),
     )
 
