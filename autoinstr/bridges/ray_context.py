@@ -24,13 +24,14 @@ import types
 import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 from opentelemetry import context as context_api
 from opentelemetry.context import Context
 
 from autoinstr.bridges import ray_carrier
 from autoinstr.notices import describe, say
+from autoinstr.patch.importlib_bootstrap import in_file
 from autoinstr.spans.opening import attach, detach
 
 ARGUMENT = "_ray_trace_ctx"
@@ -159,6 +160,20 @@ class _Received(_Sent):
     __slots__ = ()
 
 
+_HIDDEN_FILE = "<autoinstr for ray/_private/, not counted as importlib._bootstrap is not>"
+"""Ray leaves frames of a `ray/_private/` out of the text of a RayTaskError, but not the carets below a line of source:
+a name in angle brackets has no source. `warnings` and `logging` pass over the frame when they look for a caller."""
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def _hidden(function: _Function) -> _Function:
+    """Have an error that comes through `function`, or what it makes, read as it does without us: a decorator."""
+    function.__code__ = in_file(function.__code__, _HIDDEN_FILE)
+    return function
+
+
+@_hidden
 def _receiving(function: Callable[..., Any], ray_traces: Callable[[], bool]) -> Callable[..., Any]:
     """`function`, run in the context that came with the call; it gets its own arguments only."""
 
@@ -196,6 +211,7 @@ _receivers: weakref.WeakSet[Any] = weakref.WeakSet()
 # waits; between the items of a generator it is put away, for the thread is Ray's then.
 
 
+@_hidden
 async def _coroutine(body: Coroutine[Any, Any, Any], context: Context) -> Any:
     token = attach(context)
     try:
@@ -204,6 +220,7 @@ async def _coroutine(body: Coroutine[Any, Any, Any], context: Context) -> Any:
         detach(token)
 
 
+@_hidden
 def _generator(body: Generator[Any, Any, Any], context: Context) -> Generator[Any, Any, Any]:
     try:
         while True:
@@ -231,6 +248,7 @@ def _close(body: Generator[Any, Any, Any], context: Context) -> None:
         detach(token)
 
 
+@_hidden
 async def _async_generator(body: AsyncGenerator[Any, Any], context: Context) -> AsyncGenerator[Any, Any]:
     try:
         while True:

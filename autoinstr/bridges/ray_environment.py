@@ -20,6 +20,7 @@ from typing import Any
 
 import autoinstr
 from autoinstr.notices import describe, say
+from autoinstr.settings import Settings
 
 SITE = str(Path(__file__).resolve().parent / "ray_site")
 """Holds the `sitecustomize` that loads us, or the user's own where we are not installed."""
@@ -57,6 +58,7 @@ def install(ray: Any, replace: Callable[[Any, str, Callable[[Any], Any]], None])
                     merged = for_job(job_config.runtime_env, os.environ, started_here=bool(node.head))
                     if merged is not None:
                         job_config.set_runtime_env(merged)
+                    say_if_deleted(node.get_runtime_env_dir_path())
                 except Exception as error:
                     say(f"Ray's workers may be without autoinstr: {describe(error)}", once="ray environment")
             return original(node, *args, **kwargs)
@@ -79,6 +81,16 @@ def install(ray: Any, replace: Callable[[Any, str, Callable[[Any], Any]], None])
     replace(worker, "connect", make_connect)
     for module in (utils, ray.actor, ray.remote_function):
         replace(module, "get_runtime_env_info", make_info)
+
+
+def say_if_deleted(rays: str) -> None:
+    """A driver that `ray job submit --working-dir` starts works in a folder of Ray's (below `rays`): so its journal."""
+    settings = Settings.from_environ()
+    if settings.journal and Path(rays).resolve() in settings.run_dir.resolve().parents:
+        say(
+            f"the journal is in {settings.run_dir}, in the job's working_dir, which Ray deletes; "
+            "AUTOINSTR_RUN_DIR in the job's env_vars names a folder that stays"
+        )
 
 
 def for_job(runtime_env: Any, environ: Mapping[str, str], started_here: bool) -> Any:

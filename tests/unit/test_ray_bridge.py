@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import os
 import subprocess
 import sys
+import traceback
 import types
-from collections.abc import Iterator
+import warnings
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState
 
-from autoinstr.bridges import ray_carrier, ray_environment
+from autoinstr.bridges import ray_carrier, ray_context, ray_environment
 from autoinstr.bridges.ray_environment import SITE
 from autoinstr.maps import catalog, groups, loader
 from autoinstr.patch.patcher import Patcher
@@ -92,6 +95,62 @@ def test_headers_that_are_none_are_ignored(traceparent: Any) -> None:
     assert ray_carrier.incoming({"traceparent": traceparent}) is None
 
 
+# -- the worker's side of a call ------------------------------------------------------------------------------
+
+
+def fails() -> None:
+    raise ValueError("no")
+
+
+def generator() -> Iterator[int]:
+    yield 1
+    fails()
+
+
+async def coroutine() -> None:
+    fails()
+
+
+async def async_generator() -> AsyncIterator[int]:
+    yield 1
+    fails()
+
+
+async def collect(items: AsyncIterator[int]) -> list[int]:
+    return [item async for item in items]
+
+
+@pytest.mark.parametrize(
+    ("function", "consume"),
+    [
+        (fails, lambda returned: returned),
+        (generator, list),
+        (coroutine, asyncio.run),
+        (async_generator, lambda items: asyncio.run(collect(items))),
+    ],
+)
+def test_an_error_shows_frames_of_ours_only_as_ray_shows_its_own(
+    function: Callable[[], Any], consume: Callable[[Any], Any]
+) -> None:
+    """Ray makes a text of the traceback. It leaves out its own frames by the name of their file, carets excepted."""
+    with pytest.raises(ValueError, match="no") as caught:
+        call = ray_context._receiving(function, lambda: False)
+        consume(call(_ray_trace_ctx={"traceparent": f"00-{'1' * 32}-{'2' * 16}-01"}))
+
+    frames = [f for f in traceback.extract_tb(caught.tb) if f.name in ("receive", "_coroutine", "_generator")]
+    ours = [f for f in traceback.extract_tb(caught.tb) if "autoinstr for" in f.filename]
+    assert ours
+    assert [f for f in frames if f not in ours] == []
+    assert all("ray/_private/" in f.filename and not f.line for f in ours)
+
+
+def test_a_warning_blames_the_caller() -> None:
+    receive = ray_context._receiving(lambda: warnings.warn("old", DeprecationWarning, stacklevel=2), lambda: False)
+    with pytest.warns(DeprecationWarning, match="old") as caught:
+        receive()
+    assert [os.path.basename(warning.filename) for warning in caught] == ["test_ray_bridge.py"]
+
+
 # -- environments -------------------------------------------------------------------------------------------
 
 OURS = {"AUTOINSTR_RUN_ID": "r", "OTEL_SERVICE_NAME": "s", "NEMO_RL_OTEL_ENABLED": "1", "NEMO_LENS_RUN_ID": "l"}
@@ -137,6 +196,24 @@ def test_an_actors_environment_keeps_its_class_and_its_own_path_behind_ours() ->
     assert ray_environment.for_actor(merged) is merged
     without = RuntimeEnv(env_vars={"B": "2"})
     assert ray_environment.for_actor(without) is without
+
+
+def test_a_journal_in_a_folder_that_ray_deletes_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`ray job submit --working-dir .` starts the driver there."""
+    package = tmp_path / "working_dir_files" / "_ray_pkg_1"
+    package.mkdir(parents=True)
+    monkeypatch.chdir(package)
+    monkeypatch.delenv("AUTOINSTR_RUN_DIR", raising=False)
+    ray_environment.say_if_deleted(str(tmp_path))
+    monkeypatch.setenv("AUTOINSTR_RUN_DIR", str(tmp_path.parent / "runs"))
+    ray_environment.say_if_deleted(str(tmp_path))
+
+    assert capsys.readouterr().err == (
+        f"autoinstr: the journal is in {package}/autoinstr-runs, in the job's working_dir, which Ray deletes; "
+        "AUTOINSTR_RUN_DIR in the job's env_vars names a folder that stays\n"
+    )
 
 
 def test_opentelemetrys_own_loader_makes_way() -> None:

@@ -20,8 +20,12 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 def uncounted_code(code: CodeType) -> CodeType:
     """The same code in a file that is not counted, and so the code of the functions in it."""
-    inner = tuple(uncounted_code(c) if isinstance(c, CodeType) else c for c in code.co_consts)
-    file = os.path.join(_FOLDER, os.path.relpath(code.co_filename, _FOLDER))
+    return in_file(code, os.path.join(_FOLDER, os.path.relpath(code.co_filename, _FOLDER)))
+
+
+def in_file(code: CodeType, file: str) -> CodeType:
+    """The same code, and so the code of the functions in it, as if it were of `file`."""
+    inner = tuple(in_file(c, file) if isinstance(c, CodeType) else c for c in code.co_consts)
     return code.replace(co_filename=file, co_consts=inner)
 
 
