@@ -145,7 +145,9 @@ def _around(function: Any, taps: list[Tap]) -> Any:
             return function(*args, **kwargs)
         wanted = _wanted(taps, args, kwargs)
         if not wanted:
-            return function(*args, **kwargs)
+            held: list[Any] = [kwargs, args]
+            del args, kwargs
+            return function(*held.pop(), **held.pop())
         started = time.perf_counter()
         try:
             result = function(*args, **kwargs)

@@ -31,10 +31,12 @@ def wrap_adding(function: Callable[..., Any], enter: functions.Entering, binding
 def _plain(function: Callable[..., Any], enter: functions.Entering, at_end: functions.AtEnd) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         addition: Any = enter(args, kwargs)
+        held: list[Any] = [kwargs, args]
+        del args, kwargs
         if addition is None:
-            return function(*args, **kwargs)
+            return function(*held.pop(), **held.pop())
         try:
-            result = function(*args, **kwargs)
+            result = function(*held.pop(), **held.pop())
         except BaseException as exception:
             addition.add(at_end(None, exception))
             raise
@@ -48,7 +50,9 @@ def _coroutine(function: Callable[..., Any], enter: functions.Entering, at_end: 
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
         addition: Any = enter(args, kwargs)
         if addition is None:
-            return await function(*args, **kwargs)
+            body = function(*args, **kwargs)
+            del args, kwargs
+            return await body
         try:
             body = function(*args, **kwargs)
             del args, kwargs  # what the body lets go of is freed while it runs

@@ -48,7 +48,7 @@ def beneath(function: Any) -> Any:
 class Entering:
     """Opens the span of one entry for a call: selectors, caller and attributes first, then the span."""
 
-    __slots__ = ("_binding", "_inside", "_module", "_plan", "_simple", "_start_from")
+    __slots__ = ("_binding", "_inside", "_module", "_plan", "_simple", "_start_from", "reads_arguments")
 
     def __init__(
         self,
@@ -66,6 +66,7 @@ class Entering:
         self._simple = not (binding.has_selectors or binding.needs_caller or binding.has_start or start_from)
         self._simple = self._simple and plan.once_per_instance is None
         self._simple = self._simple and not (binding.has_conditions or binding.has_match)
+        self.reads_arguments = not self._simple
 
     def __reduce__(self) -> tuple[Any, ...]:
         # a patched function that is pickled by value takes a switched-off copy of us along, and no locks
@@ -119,6 +120,11 @@ AtEnd = Callable[..., "dict[str, Any] | None"]
 """Attributes of what the function returned, or of None and what it raised."""
 
 
+# Wrappers move the arguments out of their locals as they call: what a function lets go of (`del batch`, `x = x.half()`)
+# is freed while it runs, as without us, and what it raises does not hold them. In Python 3.11 a call that spreads a
+# tuple holds it all the same; from 3.12 on it does not.
+
+
 def wrap_function(function: Callable[..., Any], enter: Enter, binding: Binding) -> Callable[..., Any]:
     """A function that does what `function` does, in a span."""
     at_end = binding.at_end if binding.has_end else None
@@ -146,7 +152,9 @@ def wrap_beside(
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             if compiling.torch_is is None or not compiling.torch_is():
                 starts(args, kwargs)
-            return function(*args, **kwargs)
+            held: list[Any] = [kwargs, args]
+            del args, kwargs
+            return function(*held.pop(), **held.pop())
 
     else:
         ends = after
@@ -240,10 +248,12 @@ def _innermost(function: Any) -> Any:
 def _plain(function: Callable[..., Any], enter: Enter, at_end: AtEnd | None) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         opened = enter(args, kwargs)
+        held: list[Any] = [kwargs, args]
+        del args, kwargs
         if opened is None:
-            return function(*args, **kwargs)
+            return function(*held.pop(), **held.pop())
         try:
-            result = function(*args, **kwargs)
+            result = function(*held.pop(), **held.pop())
             attributes = at_end(result) if at_end is not None else None
         except BaseException as exception:
             close(opened, exception, at_end(None, exception) if at_end is not None else None)
@@ -262,10 +272,12 @@ def _decorated(function: Callable[..., Any], enter: Enter, at_end: AtEnd | None)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         opened = enter(args, kwargs)
+        held: list[Any] = [kwargs, args]
+        del args, kwargs
         if opened is None:
-            return function(*args, **kwargs)
+            return function(*held.pop(), **held.pop())
         try:
-            result = function(*args, **kwargs)
+            result = function(*held.pop(), **held.pop())
             # one that somebody else holds as well goes on when this call's holder is done with it
             drives = type(result) in _BY_RESULT and _references(result) == _OF_A_LOCAL and _is_new(result)
             attributes = at_end(result) if at_end is not None and not drives else None
@@ -329,7 +341,10 @@ def _coroutine(
         opened = enter(args, kwargs)
         if opened is None:
             try:
-                return await function(*args, **kwargs)
+                body = function(*args, **kwargs)
+                if after is None:
+                    del args, kwargs
+                return await body
             finally:
                 if after is not None:
                     after(args, kwargs)

@@ -244,7 +244,9 @@ def _wrapped(function: Any, give: _Giver) -> Any:
 def _coroutine(function: Any, give: _Giver) -> Any:
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = give(args, kwargs)
-        return await function(*args, **kwargs)
+        body = function(*args, **kwargs)
+        del args, kwargs  # see functions.wrap_function
+        return await body
 
     return wrapper
 
@@ -253,6 +255,8 @@ def _plain(function: Any, give: _Giver) -> Any:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if compiling.torch_is is None or not compiling.torch_is():
             args, kwargs = give(args, kwargs)
-        return function(*args, **kwargs)
+        held: list[Any] = [kwargs, args]
+        del args, kwargs
+        return function(*held.pop(), **held.pop())
 
     return wrapper

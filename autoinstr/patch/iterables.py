@@ -31,17 +31,24 @@ def wrap_each(function: Callable[..., Any], enter: Entering) -> Callable[..., An
     if inspect.iscoroutinefunction(function):
 
         async def awaits(*args: Any, **kwargs: Any) -> Any:
-            return _each(await function(*args, **kwargs), enter, args, kwargs, function)
+            body = function(*args, **kwargs)
+            if not enter.reads_arguments:
+                args, kwargs = (), {}
+            return _each(await body, enter, args, kwargs, function)
 
         return dress(awaits, function)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return _each(function(*args, **kwargs), enter, args, kwargs, function)
+        if enter.reads_arguments:
+            return _each(function(*args, **kwargs), enter, args, kwargs, function)
+        held: list[Any] = [kwargs, args]
+        del args, kwargs
+        return _each(function(*held.pop(), **held.pop()), enter, (), {}, function)
 
     return dress(wrapper, function)
 
 
-def _each(result: Any, enter: Enter, args: tuple[Any, ...], kwargs: dict[str, Any], function: Any) -> Any:
+def _each(result: Any, enter: Entering, args: tuple[Any, ...], kwargs: dict[str, Any], function: Any) -> Any:
     kind = type(result)
 
     def enter_call(_args: Any, _kwargs: Any, depth: int, loose: bool) -> Opened | None:
@@ -75,9 +82,11 @@ def _thrown_into(exception: BaseException) -> BaseException | None:
 
 
 @uncounted
-def _generator(function: Callable[..., Any], enter: Enter) -> Callable[..., Any]:
+def _generator(function: Callable[..., Any], enter: Entering) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         body = function(*args, **kwargs)
+        if not enter.reads_arguments:
+            args, kwargs = (), {}  # else they live as long as the loop
         # driven by hand, and nothing that passes through left in a local: as in functions._generator
         passing: list[Any] = [None]
         go = getattr(body, "send", None) or _pull(iter(body))
@@ -109,9 +118,11 @@ def _pull(iterator: Any) -> Callable[[Any], Any]:
 
 
 @uncounted
-def _async_generator(function: Callable[..., Any], enter: Enter) -> Callable[..., Any]:
+def _async_generator(function: Callable[..., Any], enter: Entering) -> Callable[..., Any]:
     async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         body = function(*args, **kwargs)
+        if not enter.reads_arguments:
+            args, kwargs = (), {}
         passing: list[Any] = []
         step = first_step(body)
         while True:

@@ -307,9 +307,11 @@ def _over_base(found: Found, wrap: Callable[[Any], Any]) -> Any:
 
     def next_in_order(self: Any) -> Any:
         try:
-            return getattr(super(owner, self), name), 1
+            found = getattr(super(owner, self), name)
         except TypeError:  # called with something that is no instance
             return raw, 0
+        # a call of a bound method would hold the arguments, see functions.wrap_function
+        return (found.__func__, 0) if type(found) is types.MethodType and found.__self__ is self else (found, 1)
 
     if isinstance(raw, classmethod):
         return classmethod(wrap(_shim(raw.__func__, next_in_order)))
@@ -354,13 +356,17 @@ def _shim(function: Any, look_up: Callable[..., tuple[Any, int]]) -> Any:
 
         async def shim(*args: Any, **kwargs: Any) -> Any:
             call, bound = look_up(*args[:takes])
-            return await call(*args[bound:], **kwargs)
+            body = call(*args[bound:], **kwargs)
+            del args, kwargs  # see functions.wrap_function
+            return await body
 
     elif inspect.isgeneratorfunction(function):
 
         def shim(*args: Any, **kwargs: Any) -> Any:
             call, bound = look_up(*args[:takes])
-            return (yield from call(*args[bound:], **kwargs))
+            body = call(*args[bound:], **kwargs)
+            del args, kwargs
+            return (yield from body)
 
         if functions.is_awaitable_generator(function):
             shim = types.coroutine(shim)
@@ -369,7 +375,9 @@ def _shim(function: Any, look_up: Callable[..., tuple[Any, int]]) -> Any:
 
         def shim(*args: Any, **kwargs: Any) -> Any:
             call, bound = look_up(*args[:takes])
-            return call(*args[bound:], **kwargs)
+            held: list[Any] = [kwargs, args[bound:]]
+            del args, kwargs
+            return call(*held.pop(), **held.pop())
 
         if inspect.isasyncgenfunction(function):
             shim = functions.relayed(shim)
