@@ -1,4 +1,7 @@
-"""The example, killed by SIGKILL at random moments, and what must be true of its journal afterwards.
+"""The example, killed by SIGKILL, and what must be true of its journal afterwards.
+
+At each moment that leaves something else on disk (`every_state`), by its own hand after so many writes (`kill_after`),
+and at random moments:
 
     python tests/kills.py 200
 
@@ -11,11 +14,13 @@ from __future__ import annotations
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +29,7 @@ from autoinstr.journal.reader import read_run
 from autoinstr.report.postmortem import fates
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from runs import INSTRUMENT, ROOT, clean_environment, wait_for
+from runs import HUNG, INSTRUMENT, ROOT, clean_environment, wait_for
 
 SPANS = {
     "total_step_time": "rl.grpo.step",
@@ -39,9 +44,22 @@ FURTHEST_BYTES = 100_000
 """How far into its training an example may come, by the size of its journal: a busy machine comes as far, later."""
 
 SIDE_LOG = """
-import os
+import glob, itertools, os, signal
 
 _file = os.open(os.environ["SIDE_LOG"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+_write, _writes, _last = os.write, itertools.count(1), int(os.environ.get("KILL_AFTER", "0"))
+
+def _counted(file, data):
+    written = _write(file, data)
+    if next(_writes) == _last:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return written
+
+os.write = _counted
+
+def _say(word, label):
+    size = sum(map(os.path.getsize, glob.glob("autoinstr-runs/*/*.jsonl")))
+    os.write(_file, f"{word} {label} {size}\\n".encode())
 
 class logged:
     def __init__(self, label, block):
@@ -49,12 +67,12 @@ class logged:
 
     def __enter__(self):
         entered = self.block.__enter__()
-        os.write(_file, f"in {self.label}\\n".encode())
+        _say("in", self.label)
         return entered
 
     def __exit__(self, *error):
         swallowed = self.block.__exit__(*error)
-        os.write(_file, f"out {self.label}\\n".encode())
+        _say("out", self.label)
         return swallowed
 """
 
@@ -84,20 +102,31 @@ def copy_example(folder: Path) -> Path:
     return folder / "examples" / "run_grpo.py"
 
 
-def kill_one(example: Path, cwd: Path, seed: int) -> Killed:
-    """Run the example in `cwd`, kill it at a moment that `seed` draws, and look at what it left."""
-    draw = random.Random(seed)
+def start(example: Path, cwd: Path, steps: int, **env: str) -> subprocess.Popen[bytes]:
     cwd.mkdir()
-    side = cwd / "side.log"
-    process = subprocess.Popen(
-        [str(INSTRUMENT), sys.executable, str(example), "--steps", "100000"],
+    return subprocess.Popen(
+        [str(INSTRUMENT), sys.executable, str(example), "--steps", str(steps)],
         cwd=cwd,
         env=clean_environment(
-            AUTOINSTR_SPAN_GROUPS="per_step", FAKE_TRAINING_PACE="0.02", SIDE_LOG=str(side), AUTOINSTR_RUN_ID="killed"
+            **{"AUTOINSTR_SPAN_GROUPS": "per_step", "FAKE_TRAINING_PACE": "0", "AUTOINSTR_RUN_ID": "killed", **env},
+            SIDE_LOG=str(cwd / "side.log"),
         ),
         stdout=subprocess.DEVNULL,
         stderr=(cwd / "stderr").open("w"),
     )
+
+
+def look(cwd: Path) -> Killed:
+    """At what a run has left."""
+    side = cwd / "side.log"
+    said = side.read_text() if side.exists() else ""
+    return examine(said, cwd / "autoinstr-runs" / "killed", (cwd / "stderr").read_text())
+
+
+def kill_one(example: Path, cwd: Path, seed: int) -> Killed:
+    """Run the example in `cwd`, kill it at a moment that `seed` draws, and look at what it left."""
+    draw = random.Random(seed)
+    process = start(example, cwd, 100_000, FAKE_TRAINING_PACE="0.02")
     # one in ten is killed at any moment of its start, the others once their journal has come so far
     if draw.random() < 0.9:
         size = draw.uniform(1, FURTHEST_BYTES)
@@ -107,20 +136,56 @@ def kill_one(example: Path, cwd: Path, seed: int) -> Killed:
         time.sleep(draw.uniform(0, 1.5))
     process.kill()
     process.wait()
-    return examine(side, cwd / "autoinstr-runs" / "killed", (cwd / "stderr").read_text())
+    return look(cwd)
+
+
+def kill_after(example: Path, cwd: Path, writes: int) -> Killed:
+    """The example kills itself once it has written so often since its training was imported."""
+    status = start(example, cwd, 100_000, KILL_AFTER=str(writes)).wait(HUNG)
+    killed = look(cwd)
+    if status != -signal.SIGKILL:
+        killed.problems.append(f"it ended with {status}")
+    return killed
+
+
+def every_state(example: Path, cwd: Path, steps: int = 3) -> list[Killed]:
+    """What one run had on disk at each moment: after each record, and in the middle of each but the first.
+
+    The first record is one page of the file, which is written whole or not at all.
+    """
+    status = start(example, cwd, steps).wait(HUNG)
+    assert status == 0, (cwd / "stderr").read_text()
+    (journal,) = cwd.glob("autoinstr-runs/killed/*.jsonl")
+    whole = journal.read_bytes()
+    side = [(line, int(line.split()[2])) for line in (cwd / "side.log").read_text().splitlines(keepends=True)]
+    found = []
+    begin = 0
+    for record in whole.splitlines(keepends=True)[:-1]:  # the last one says that the process has ended
+        end = begin + len(record)
+        before = sum(size <= begin for _, size in side)
+        after = sum(size <= end for _, size in side)
+        # what the side log says of this very moment is written after the record
+        states = [(end, count) for count in range(sum(size < end for _, size in side), after + 1)]
+        if begin:
+            states.insert(0, (begin + len(record) // 2, before))
+        for size, count in states:
+            journal.write_bytes(whole[:size])
+            found.append(examine("".join(line for line, _ in side[:count]), journal.parent, ""))
+        begin = end
+    return found
 
 
 def journal_size(cwd: Path) -> int:
     return sum(path.stat().st_size for path in cwd.glob("autoinstr-runs/*/*.jsonl"))
 
 
-def examine(side: Path, folder: Path, stderr: str) -> Killed:
+def examine(side: str, folder: Path, stderr: str) -> Killed:
     """Compare the journal with the side log. A kill may fall between a span's end and its line in the side log."""
     problems = [line for line in stderr.splitlines() if line.startswith("autoinstr: ")]
     left: Counter[str] = Counter()
     entered: list[str] = []
-    for line in side.read_text().splitlines() if side.exists() else ():
-        word, _, label = line.partition(" ")
+    for line in side.splitlines():
+        word, label, _ = line.split()
         if label not in SPANS:
             continue
         if word == "in":
@@ -128,7 +193,7 @@ def examine(side: Path, folder: Path, stderr: str) -> Killed:
         else:
             left[SPANS[label]] += 1
             entered.remove(SPANS[label])
-    if not side.exists() or not any(path.stat().st_size for path in folder.glob("*.jsonl")):
+    if not any(path.stat().st_size for path in folder.glob("*.jsonl")):
         return Killed(0, 0, False, problems + (["no journal"] if entered or left else []))
     run = read_run(folder)
     torn = any(not path.read_bytes().endswith(b"\n") for path in folder.glob("*.jsonl"))
@@ -148,7 +213,9 @@ def examine(side: Path, folder: Path, stderr: str) -> Killed:
         problems.append(f"the post-mortem says {fate.state}: {fate.why}")
     stack = [span.name for span, _ in fate.open]
     whole = [line for path in folder.glob("*.jsonl") for line in path.read_bytes().split(b"\n")[:-1]]
-    if any(b'"rl.grpo.job"' in line for line in whole):
+    if finished["rl.grpo.job"]:
+        root = None
+    elif any(b'"rl.grpo.job"' in line for line in whole):
         root = "rl.grpo.job"
     else:  # start-up has ended where the job begins, and a kill may fall between the two
         root = None if finished["rl.startup"] else "rl.startup"
@@ -157,17 +224,18 @@ def examine(side: Path, folder: Path, stderr: str) -> Killed:
     return Killed(finished.total(), len(still), torn, problems)
 
 
-def kill_many(count: int, at_once: int, seed: int) -> list[Killed]:
+def kill_many(kill: Callable[[Path, Path, int], Killed], with_: Iterable[int], at_once: int = 4) -> list[Killed]:
     with tempfile.TemporaryDirectory(prefix="autoinstr-kills-") as temporary:
         example = copy_example(Path(temporary))
         with ThreadPoolExecutor(at_once) as pool:
-            return list(pool.map(lambda i: kill_one(example, Path(temporary) / f"run-{i}", seed + i), range(count)))
+            return list(pool.map(lambda i: kill(example, Path(temporary) / f"run-{i}", i), with_))
 
 
 if __name__ == "__main__":
     wanted = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     started = time.monotonic()
-    killed = kill_many(wanted, at_once=4, seed=time.time_ns())
+    first = time.time_ns()
+    killed = kill_many(kill_one, range(first, first + wanted))
     for number, one in enumerate(killed):
         for problem in one.problems:
             print(f"run {number}: {problem}")

@@ -1,6 +1,6 @@
 """Nothing lost: kills, preemption, collectors that are dead, slow or silent, bursts.
 
-`AUTOINSTR_TEST_KILLS=200` kills as often as that; `python tests/kills.py 200` prints figures.
+`AUTOINSTR_TEST_KILLS=200` kills as often as that, at random; `python tests/kills.py 200` prints figures.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from kills import kill_many
+from kills import copy_example, every_state, kill_after, kill_many, kill_one
 from otlp_receiver import Receiver
 from runs import HUNG, INSTRUMENT, clean_environment, journal_spans, our_lines, run, wait_for
 
@@ -112,8 +112,21 @@ def direct(receiver: Receiver, protocol: str = "grpc") -> dict[str, str]:
 # -- kill -9 --------------------------------------------------------------------------------------------
 
 
+def test_killed_after_any_record_or_in_it_no_finished_span_is_missing_and_every_open_one_is_named(
+    tmp_path: Path,
+) -> None:
+    states = every_state(copy_example(tmp_path), tmp_path / "run")
+    assert [problem for one in states for problem in one.problems] == []
+    assert sum(one.torn for one in states) > 50
+    assert max(one.finished for one in states) > 20
+    assert max(one.open for one in states) > 2
+
+
 def test_killed_at_any_moment_no_finished_span_is_missing_and_every_open_one_is_named() -> None:
-    killed = kill_many(int(os.environ.get("AUTOINSTR_TEST_KILLS", "8")), at_once=4, seed=time.time_ns())
+    if "AUTOINSTR_TEST_KILLS" in os.environ:
+        killed = kill_many(kill_one, range(int(os.environ["AUTOINSTR_TEST_KILLS"])))
+    else:
+        killed = kill_many(kill_after, (1, 2, 5, 20, 31, 53, 200, 501))
     assert [problem for one in killed for problem in one.problems] == []
     assert sum(one.finished for one in killed) > 0
     assert sum(one.open for one in killed) > 0
