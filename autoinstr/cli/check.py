@@ -44,7 +44,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--package", metavar="P", help="only the maps of this package")
     parser.add_argument(
-        "--table", action="store_true", help="print a Markdown table, a line for each span and each series"
+        "--table", action="store_true", help="print Markdown tables, a line for each span, attribute and series"
     )
     parser.set_defaults(run=run)
 
