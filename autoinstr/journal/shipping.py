@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from opentelemetry.sdk.resources import Resource
@@ -40,7 +40,7 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode,
 from autoinstr.exporting import rejections
 from autoinstr.exporting.failures import reason_in, why_unreachable, wrong_address
 from autoinstr.journal import decoding, identity
-from autoinstr.journal.decoding import BROKEN
+from autoinstr.journal.decoding import BROKEN, Lines
 from autoinstr.journal.reader import PROCESS_END, PROCESS_START, SENT, SPAN_REST, SPAN_START, UNSENT, journal_files
 
 STATE_FILE = "shipped.json"
@@ -55,6 +55,8 @@ TRIES = 3
 QUIET_SECONDS = 60.0
 """A process on another machine whose file has not grown for so long is taken to be gone."""
 _YOUNGER_BATCHES = 2
+_RECENT = 100
+_Made = TypeVar("_Made")
 attributes_of = partial(decoding.attributes_of, of_bytes=base64.b64decode)
 value_of = partial(decoding.value_of, of_bytes=base64.b64decode)
 
@@ -161,6 +163,8 @@ class Shipper:
         self._seen: set[str] = set()
         self._resources: dict[str, Resource] = {}
         self._scopes: dict[str, InstrumentationScope] = {}
+        self._lines = Lines()
+        self._recent: dict[int, tuple[Any, Any]] = {}
         self._lock = self._take_lock()
         self.endpoints = self._load_endpoints()
         """What is remembered: offsets by file, by `memory`."""
@@ -254,7 +258,7 @@ class Shipper:
     def _take(self, file: _File, line: bytes, begin: int) -> None:
         if self.passes_over is not None and line.startswith(self.passes_over):
             return
-        document = json.loads(line)
+        document = self._lines.loads(line)
         for item_id in self._ids(document):
             self._take_item(file, item_id, begin)
         for logs in document.get("resourceLogs", ()):
@@ -383,7 +387,7 @@ class Shipper:
             for span in batch:
                 lines.seek(span.begin)
                 try:
-                    rebuilt.append(self._rebuild(json.loads(lines.read(span.end - span.begin)), span.span_id))
+                    rebuilt.append(self._rebuild(self._lines.loads(lines.read(span.end - span.begin)), span.span_id))
                 except BROKEN:
                     self.done.broken_lines += 1
         if rebuilt:
@@ -523,18 +527,28 @@ class Shipper:
         )
 
     def _resource(self, encoded: dict[str, Any]) -> Resource:
-        key = json.dumps(encoded)
-        if key not in self._resources:
-            self._resources[key] = Resource(attributes_of(encoded.get("attributes")))
-        return self._resources[key]
+        return self._made(encoded, self._resources, lambda encoded: Resource(attributes_of(encoded.get("attributes"))))
 
     def _scope(self, encoded: dict[str, Any]) -> InstrumentationScope:
-        key = json.dumps(encoded)
-        if key not in self._scopes:
-            self._scopes[key] = InstrumentationScope(
+        return self._made(
+            encoded,
+            self._scopes,
+            lambda encoded: InstrumentationScope(
                 encoded.get("name") or "", encoded.get("version"), None, attributes_of(encoded.get("attributes"))
-            )
-        return self._scopes[key]
+            ),
+        )
+
+    def _made(self, encoded: dict[str, Any], known: dict[str, _Made], make: Callable[[dict[str, Any]], _Made]) -> _Made:
+        """The same for what is equal. `Lines` shares what line after line repeats, which is known as it is."""
+        recent = self._recent.get(id(encoded))
+        if recent is None or recent[0] is not encoded:
+            key = json.dumps(encoded)
+            if key not in known:
+                known[key] = make(encoded)
+            if len(self._recent) >= _RECENT:
+                self._recent.clear()
+            recent = self._recent[id(encoded)] = encoded, known[key]
+        return recent[1]
 
 
 class _LastWords(logging.Handler):
