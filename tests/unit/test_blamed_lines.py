@@ -232,5 +232,5 @@ def test_a_traceback_shows_the_lines_of_our_files(write: Write) -> None:
             importlib.import_module("toy.work").f()
         except ValueError as error:
             ours = [f for f in traceback.extract_tb(error.__traceback__) if f.name == "wrapper"]
-    assert [f.line for f in ours] == ["result = function(*args, **kwargs)"]
+    assert [f.line for f in ours] == ["result = function(*held.pop(), **held.pop())"]
     assert Path(ours[0].filename).resolve().name == "functions.py"
