@@ -22,6 +22,7 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 
 from autoinstr import __version__
 from autoinstr.descriptors import Identity, deleted, identity_of, moved_high
+from autoinstr.interruptions import is_the_programs
 from autoinstr.journal import encoding, identity
 from autoinstr.notices import say
 from autoinstr.resource import completed
@@ -104,6 +105,8 @@ class JournalProcessor(SpanProcessor):
                 )
             )
         except Exception as error:
+            if is_the_programs(error):
+                raise
             self._fail(error)
 
     def on_end(self, span: ReadableSpan) -> None:
@@ -114,6 +117,8 @@ class JournalProcessor(SpanProcessor):
                 encoding.span_line(self._resource(completed(span.resource)), self._scope(span), encoding.span(span))
             )
         except Exception as error:
+            if is_the_programs(error):
+                raise
             self._fail(error)
 
     def on_rest(self, span: Any, since_ns: int) -> None:
@@ -129,6 +134,8 @@ class JournalProcessor(SpanProcessor):
             )
             self.event("autoinstr.span.rest", {}, span.context.trace_id, span.context.span_id, body=line.rstrip())
         except Exception as error:
+            if is_the_programs(error):
+                raise
             self._fail(error)
 
     def on_resume(self, span: Any) -> None:
@@ -148,6 +155,8 @@ class JournalProcessor(SpanProcessor):
                 self._open(record)
             self._write(encoding.log_line(self._resource(record.resource), self._scope(record), encoding.log(record)))
         except Exception as error:
+            if is_the_programs(error):
+                raise
             self._fail(error)
 
     # -- events that are no spans ---------------------------------------------------------------------
@@ -189,6 +198,8 @@ class JournalProcessor(SpanProcessor):
                 )
             )
         except Exception as error:
+            if is_the_programs(error):
+                raise
             self._fail(error)
 
     def end_process(self) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence, Set, ValuesView
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from autoinstr.interruptions import is_the_programs
 from autoinstr.maps.words import did_you_mean, shown, suggest
 
 if TYPE_CHECKING:
@@ -83,9 +84,9 @@ class ValuePath:
                 if isinstance(argument, ValuePath):
                     argument = operands.get(argument.text, MISSING)
                 value = _REDUCERS[name](value, argument)
-        except KeyboardInterrupt:  # Ctrl-C belongs to the user, even while it hits our line
-            raise
-        except BaseException:  # a property may raise anything, SystemExit too
+        except BaseException as error:  # a property may raise anything, SystemExit too
+            if is_the_programs(error):
+                raise
             for name, argument in self.reducers:
                 if name == "default":
                     return operands.get(argument.text, MISSING) if isinstance(argument, ValuePath) else argument

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
+from autoinstr.interruptions import is_the_programs
 from autoinstr.maps.metric_model import SeriesEntry
 from autoinstr.maps.model import Place
 from autoinstr.metrics.instruments import Instruments
@@ -70,6 +71,8 @@ class BucketTime(SpanProcessor):
                     self._inside.clear()
                 self._inside[parent.span_id] = self._inside.get(parent.span_id, 0) + claimed
         except Exception as error:
+            if is_the_programs(error):
+                raise
             say(f"the bucket time of {span.name} could not be recorded: {describe(error)}", once="bucket time")
 
     def shutdown(self) -> None:

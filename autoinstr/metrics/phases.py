@@ -9,6 +9,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
+from autoinstr.interruptions import is_the_programs
 from autoinstr.maps.metric_model import SeriesEntry
 from autoinstr.maps.model import Place
 from autoinstr.metrics.instruments import Instruments
@@ -85,6 +86,8 @@ class PhaseDurations(SpanProcessor):
             around = trace.set_span_in_context(trace.NonRecordingSpan(context), _EMPTY)
             record((span.end_time - span.start_time) / 1e9, attributes, around)
         except Exception as error:
+            if is_the_programs(error):
+                raise
             say(f"the duration of {name} could not be recorded: {describe(error)}", once=f"phase {name}")
 
     def _series(self, name: str, group: Any, bucket: Any) -> tuple[Record, dict[str, str]] | None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
+from autoinstr.interruptions import is_the_programs
 from autoinstr.maps.metric_model import LoggerKey, MetricTap, SeriesEntry
 from autoinstr.maps.values import MISSING, ValuePath, argument_getter, is_sensitive, parameters_of, to_attribute
 from autoinstr.metrics.instruments import Instruments, Record
@@ -84,9 +85,9 @@ class Tap:
                     kind = type(values).__qualname__
                     say(f"the metrics of a call of {self._name} are left out: its values are no mapping ({kind})")
             return held
-        except KeyboardInterrupt:  # Ctrl-C belongs to the user, even while it hits our line
-            raise
         except BaseException as error:  # what is handed to a logger may raise anything
+            if is_the_programs(error):
+                raise
             say(f"the metrics of a call of {self._name} are left out: {describe(error)}", once=f"tap {self._name}")
             return None
 
@@ -110,9 +111,9 @@ class Tap:
                     source.take(value, origin, attributes, call)
             for source in self._at_end if returned else ():
                 source.take(*source.hold(call)[1:], call)
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:
+            if is_the_programs(error):
+                raise
             say(f"the metrics of a call of {self._name} are left out: {describe(error)}", once=f"tap {self._name}")
 
     def _hold(self, values: Mapping[Any, Any], held: list[_Held]) -> None:
@@ -214,9 +215,9 @@ class _Source:
                 f"{name}: {origin!r} is {error} and is left out: reading it would make training wait",
                 once=f"elsewhere {name}",
             )
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:
+            if is_the_programs(error):
+                raise
             say(f"{name}: a value is left out (from {origin!r}): {describe(error)}", once=f"value {name}")
 
     def _read_variable(self, call: Call) -> dict[str, Any]:

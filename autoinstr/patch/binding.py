@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any
 
+from autoinstr.interruptions import is_the_programs
 from autoinstr.maps.model import Selector, SpanEntry
 from autoinstr.maps.values import (
     AT_END,
@@ -84,9 +85,9 @@ class Binding:
         """Whether this call's arguments are the ones that the target asks for. Never raises."""
         try:
             return all(selector.accepts(plain_label(get(args, kwargs))) for get, selector in self._selectors)
-        except KeyboardInterrupt:
-            raise
-        except BaseException:  # an argument's own `__class__` may raise anything; such a one is not asked for
+        except BaseException as error:  # an argument's own `__class__` may raise anything; such a one is not asked for
+            if is_the_programs(error):
+                raise
             return False
 
     def accepts(self, args: Args, kwargs: Kwargs, frame: FrameType | None) -> bool:
@@ -116,9 +117,9 @@ class Binding:
                     if value is not MISSING:
                         found[key] = value
                         break
-            except KeyboardInterrupt:  # Ctrl-C belongs to the user, even while it hits our line
-                raise
             except BaseException as error:  # a value's own `__class__` or `__len__` may raise SystemExit
+                if is_the_programs(error):
+                    raise
                 say(f"attribute {key} left out: {describe(error)}", once=f"attribute {key}")
         return found
 
@@ -137,9 +138,9 @@ class Binding:
                     if value is not MISSING:
                         found[key] = value
                         break
-            except KeyboardInterrupt:  # Ctrl-C belongs to the user, even while it hits our line
-                raise
             except BaseException as error:  # a value's own `__class__` or `__len__` may raise SystemExit
+                if is_the_programs(error):
+                    raise
                 say(f"attribute {key} left out: {describe(error)}", once=f"attribute {key}")
         return found or None
 

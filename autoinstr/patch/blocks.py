@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from autoinstr.interruptions import is_the_programs
 from autoinstr.maps.values import MISSING, argument_getter, parameters_of
 from autoinstr.notices import describe, say
 from autoinstr.patch import compiling
@@ -62,9 +63,9 @@ class BlockChooser:
         try:
             label = plain_label(label)
             found = tuple(e for e in self._entries if e.selectors[0].accepts(label))
-        except KeyboardInterrupt:
-            raise
-        except BaseException:  # its own `__class__` may raise anything
+        except BaseException as error:  # its own `__class__` may raise anything
+            if is_the_programs(error):
+                raise
             return ()
         if type(label) is str and len(self._by_label) < _CACHE_LIMIT:
             self._by_label[label] = found
@@ -89,9 +90,9 @@ class BlockChooser:
                 attributes = binding.at_start(args, kwargs, frame) if binding.has_start else None
                 match = binding.match(args, kwargs, frame) if binding.has_match else None
                 return Entered(entry.plan, attributes, args[0] if args else None, match)
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:
+            if is_the_programs(error):
+                raise
             say(f"a block of {self._module} left out: {describe(error)}", once=f"block {self._module}")
         return None
 
@@ -466,7 +467,7 @@ class _InstanceArguments(dict[str, Any]):
     def get(self, name: str, default: Any = None) -> Any:
         try:
             return getattr(self._instance, name)
-        except KeyboardInterrupt:
-            raise
-        except BaseException:  # a property may raise anything, SystemExit too
+        except BaseException as error:  # a property may raise anything, SystemExit too
+            if is_the_programs(error):
+                raise
             return default if default is not None else MISSING

@@ -23,6 +23,7 @@ from typing import Any
 
 from opentelemetry.context import Context
 
+from autoinstr.interruptions import is_the_programs
 from autoinstr.notices import describe, say
 from autoinstr.patch import compiling
 from autoinstr.patch.binding import Binding
@@ -98,9 +99,9 @@ class Entering:
             attributes = binding.at_start(args, kwargs, frame) if binding.has_start else None
             start = self._start_from() if self._start_from is not None else None
             match = binding.match(args, kwargs, frame) if binding.has_match else None
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # an argument's own `__class__` may raise anything
+            if is_the_programs(error):
+                raise
             say(f"span {self._plan.name} left out: {describe(error)}", once=f"enter {self._plan.name}")
             return None
         return plan.open(attributes, start, loose=loose, instance=args[0] if args else None, match=match)

@@ -14,6 +14,7 @@ from typing import Any
 
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from autoinstr.interruptions import is_the_programs
 from autoinstr.maps.model import ArgumentsEntry
 from autoinstr.maps.values import MISSING, argument_getter, parameters_of
 from autoinstr.maps.words import did_you_mean
@@ -168,6 +169,8 @@ class _Giver:
         try:
             return self._given(args, kwargs)
         except Exception as error:
+            if is_the_programs(error):
+                raise
             say(f"a call of {self._target} is left as it is: {describe(error)}", once=f"arguments {self._target}")
             return args, kwargs
 

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from autoinstr.interruptions import is_the_programs
 from autoinstr.maps.model import SpanEntry
 from autoinstr.maps.values import MISSING, ValuePath, argument_getter, parameters_of
 from autoinstr.notices import describe, say
@@ -120,9 +121,9 @@ def wrap_begin(
                 return
             attributes = binding.at_start(args, kwargs, frame) if binding.has_start else None
             pairing.begin(pairing.key(binding, match, args, kwargs), attributes)
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:
+            if is_the_programs(error):
+                raise
             say(f"span {name} left out: {describe(error)}", once=f"begin {name}")
 
     return wrap_beside(function, before=begin)
@@ -142,9 +143,9 @@ def wrap_end(
             if binding.has_selectors and not binding.selects(args, kwargs):
                 return
             pairing.end(pairing.key(binding, match, args, kwargs))
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:
+            if is_the_programs(error):
+                raise
             say(f"span {name} was not ended: {describe(error)}", once=f"end {name}")
 
     return wrap_beside(function, before=end) if before else wrap_beside(function, after=end)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from autoinstr.interruptions import is_the_programs
 from autoinstr.notices import describe, say
 from autoinstr.spans.opening import Opened, SpanPlan, Tracers, nearest_open, set_on
 
@@ -27,6 +28,8 @@ class AddingPlan(SpanPlan):
         try:
             opened = nearest_open(self._wanted)
         except Exception as error:
+            if is_the_programs(error):
+                raise
             say(f"attributes of {self.name} left out: {describe(error)}", once=f"add {self.name}")
             return None
         if opened is None:
@@ -54,4 +57,6 @@ class Addition:
             if span.is_recording():
                 set_on(self._opened, span, attributes, keep=self._keep)
         except Exception as error:
+            if is_the_programs(error):
+                raise
             say(f"attributes could not be added to a span: {describe(error)}", once="add")

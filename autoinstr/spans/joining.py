@@ -23,6 +23,7 @@ from opentelemetry.sdk import trace as sdk
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Span, SpanContext
 
+from autoinstr.interruptions import is_the_programs
 from autoinstr.notices import describe, say
 from autoinstr.spans import GROUP_ATTRIBUTE, opening
 from autoinstr.spans.opening import Opened
@@ -213,6 +214,8 @@ def install() -> None:
                 if shared is not None:
                     return shared
         except Exception as error:
+            if is_the_programs(error):
+                raise
             say(f"the span {name} may be there twice: {describe(error)}", once=f"join {name}")
         return original(self, name, context, *args, **kwargs)
 

@@ -26,6 +26,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, Status, StatusCode, Tracer, propagation
 
 from autoinstr import __version__
+from autoinstr.interruptions import is_the_programs
 from autoinstr.maps.model import Scope
 from autoinstr.notices import describe, say
 from autoinstr.spans import GROUP_ATTRIBUTE, quick
@@ -437,6 +438,8 @@ class SpanPlan:
                 _loose[id(opened)] = opened
             return opened
         except Exception as error:
+            if is_the_programs(error):
+                raise
             say(f"span {self.name} could not be opened: {describe(error)}", once=f"open {self.name}")
             return None
 
@@ -510,6 +513,8 @@ def close(
             _record(opened, span, exception)
         _end(opened, span)
     except Exception as error:
+        if is_the_programs(error):
+            raise
         say(f"a span could not be ended: {describe(error)}", once="close")
 
 
@@ -559,6 +564,8 @@ def _laid_to_rest(opened: Opened, rest: Rest, span: Span, attributes: Mapping[st
             rest.told, rest.told_ns = True, since
             _tell("on_rest", span, since)
     except Exception as error:
+        if is_the_programs(error):
+            raise
         say(f"a span could not be laid to rest: {describe(error)}", once="rest")
         return rest.since is not None
     return True
@@ -572,6 +579,8 @@ def _tell(what: str, span: Any, *about: Any) -> None:
             if hear is not None:
                 hear(span, *about)
     except Exception as error:
+        if is_the_programs(error):
+            raise
         say(f"a processor could not be told of a span at rest: {describe(error)}", once="tell of rest")
 
 
@@ -592,6 +601,8 @@ def _end_at_rest(opened: Opened, rest: Rest, span: Span) -> None:
             span.set_attribute(rest.plan.counts, rest.blocks)
         _end(opened, span, rest.since)
     except Exception as error:
+        if is_the_programs(error):
+            raise
         say(f"a span could not be ended: {describe(error)}", once="close")
 
 
@@ -695,9 +706,9 @@ def _record(opened: Opened, span: Span, exception: BaseException) -> None:
     try:
         if opened.seen != mark:
             span.record_exception(exception)
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # an exception's own __str__ may raise anything
+    except BaseException as error:  # an exception's own __str__ may raise anything
+        if is_the_programs(error):
+            raise
         span.add_event("exception", {"exception.type": type(exception).__qualname__})
     if not isinstance(exception, GeneratorExit) and not (
         isinstance(exception, SystemExit) and exception.code in (None, 0)
