@@ -115,6 +115,9 @@ def _enter_nothing(*_: Any, **__: Any) -> None:
     return None
 
 
+_enter_nothing.reads_arguments = False  # type: ignore[attr-defined]
+
+
 Enter = Callable[[tuple[Any, ...], dict[str, Any]], "Opened | None"]
 Beside = Callable[[tuple[Any, ...], dict[str, Any]], None]
 AtEnd = Callable[..., "dict[str, Any] | None"]
