@@ -167,6 +167,33 @@ def test_it_goes_on_from_where_it_stopped(journal: Path) -> None:
         assert list(state["endpoints"].values()) == [{journal.name: journal.stat().st_size}]
 
 
+def test_files_that_grew_by_nothing_to_send_cost_one_write_of_the_state(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of hundreds of processes, followed: each look finds spans that have begun."""
+    files = [journal, *(journal.with_name(f"h-{pid}-{T0:x}.jsonl") for pid in (101, 102))]
+    for file in files[1:]:
+        file.write_bytes(started())
+    saved: list[int] = []
+    monkeypatch.setattr(os, "fsync", saved.append)
+    with Receiver() as receiver:
+        shipper = Shipper(journal.parent, make_exporter(receiver.grpc_endpoint, None)[0], receiver.grpc_endpoint)
+        with shipper:
+            for number in (1, 2):
+                for file in files:
+                    add(file, began(number))
+                shipper.ship()
+                assert len(saved) == number
+            shipper.ship()
+            assert len(saved) == 2, "nothing is new"
+            for number, file in enumerate(files, 1):
+                add(file, span(number))
+            shipper.ship()
+            assert len(saved) == 5, "each batch is remembered as it has arrived"
+    state = json.loads((journal.parent / "shipped.json").read_text())
+    assert list(state["endpoints"].values()) == [{file.name: file.stat().st_size for file in files}]
+
+
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
 def test_what_the_endpoint_rejects_is_told_and_not_sent_again(
     journal: Path, protocol: str, capsys: pytest.CaptureFixture[str]

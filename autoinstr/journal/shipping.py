@@ -165,6 +165,7 @@ class Shipper:
         self._scopes: dict[str, InstrumentationScope] = {}
         self._lines = Lines()
         self._recent: dict[int, tuple[Any, Any]] = {}
+        self._unsaved = False
         self._lock = self._take_lock()
         self.endpoints = self._load_endpoints()
         """What is remembered: offsets by file, by `memory`."""
@@ -216,6 +217,8 @@ class Shipper:
                 self._send_resting(file)
             except OSError as error:
                 unreadable.append(f"cannot read {path}: {error.strerror or error}")
+        if self._unsaved:
+            self._save_state()
         if unreadable:
             raise UnreadableError(unreadable[0] + (f"; and {len(unreadable) - 1} more" if len(unreadable) > 1 else ""))
         return self.done.spans - before
@@ -396,6 +399,8 @@ class Shipper:
             self._forget(file, span)
         self.done.spans += len(rebuilt)
         self._advance(file)
+        if self._unsaved:
+            self._save_state()
 
     def _export(self, items: list[Any]) -> None:
         why = None if self._answered else why_unreachable(self._where)
@@ -431,7 +436,7 @@ class Shipper:
         if offset > file.offset:
             file.offset = offset
             self._state[file.path.name] = offset
-            self._save_state()
+            self._unsaved = True  # at once where something was sent, else once for all files
 
     # -- remembering ----------------------------------------------------------------------------------
 
@@ -464,6 +469,7 @@ class Shipper:
             ) from error
 
     def _save_state(self) -> None:
+        self._unsaved = False
         path = self.folder / STATE_FILE
         draft = path.with_suffix(".json.new")
         try:
