@@ -325,6 +325,9 @@ def test_every_kind_of_call_gives_what_it_gives_without_us(tmp_path: Path, kinds
     assert kinds.result == run.result
     assert run.result["arguments"] == [[1], {"a": 2}]  # no argument of ours among them
     assert run.result["error"] == ["RayTaskError(ValueError)", True, "ValueError"]
+    assert [text.endswith("ValueError: no") for text in run.result["errors"]] == [True] * 3
+    assert run.result["errors of generators"] == ["ValueError: no"] * 2
+    assert run.result["blamed"] == ["kinds.py", "worker.py"]
     assert kinds.said == []
 
 

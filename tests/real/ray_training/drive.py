@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -88,12 +89,29 @@ def kinds():
         ray.get(sleeping)
     except ray.exceptions.TaskCancelledError:
         found["cancelled"] = True
+    fails = (k.fail_task, streaming.fail_unseen, generation.fail)
+    found["errors"] = [phase("error", lambda f=f: text_of_error(lambda: ray.get(f.remote("no")))) for f in fails]
+    # without us, Ray cuts one line too many at the top of a generator's
+    found["errors of generators"] = [
+        phase("error", lambda a=a: text_of_error(lambda: [ray.get(r) for r in a.stream_and_fail.remote("no")], -1))
+        for a in (streaming, generation)
+    ]
+    found["blamed"] = phase("blamed", lambda: ray.get([k.blamed.remote(level) for level in (1, 2)]))
     try:
         streaming.fail.remote()
     except TypeError as error:
         found["wrong arguments"] = str(error)
     found["tasks' signature"] = [str(p) for p in k.score_task.remote.__wrapped__.__annotations__]
     return found
+
+
+def text_of_error(call, first_line=0):
+    """What a user reads of it, without what differs from run to run."""
+    try:
+        call()
+    except Exception as error:
+        text = re.sub(r"pid=\d+|actor_id=\w+|0x\w+|line \d+", "...", str(error))
+        return "\n".join(text.splitlines()[first_line:])
 
 
 def environment():

@@ -25,6 +25,14 @@ class GenerationWorkerImpl:
         for prompt in prompts:
             yield await self.complete(prompt)
 
+    async def fail(self, text):
+        await asyncio.sleep(0)
+        raise ValueError(text)
+
+    async def stream_and_fail(self, text):
+        yield text
+        raise ValueError(text)
+
     def update_weights(self, weight):
         return weight
 

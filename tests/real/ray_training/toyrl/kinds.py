@@ -4,6 +4,7 @@ import asyncio
 import os
 import threading
 import time
+import warnings
 
 import ray
 
@@ -38,6 +39,20 @@ def score_flaky(text, flag):
 
 
 @ray.remote
+def fail_task(text):
+    raise ValueError(text)
+
+
+@ray.remote
+def blamed(stacklevel):
+    """The file that a warning names."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warnings.warn("of the caller", stacklevel=stacklevel)
+    return os.path.basename(caught[0].filename)
+
+
+@ray.remote
 def score_nested(text):
     return ray.get(score_task.remote(text))
 
@@ -67,6 +82,13 @@ class Streaming:
             yield score(text)
 
     def fail(self, text):
+        raise ValueError(text)
+
+    def fail_unseen(self, text):
+        raise ValueError(text)
+
+    def stream_and_fail(self, text):
+        yield text
         raise ValueError(text)
 
     def seen(self, *args, **kwargs):
