@@ -136,6 +136,43 @@ def test_gradients_and_the_random_stream_are_the_same(write: Write) -> None:
     assert all(torch.equal(a, b) for a, b in zip(plain, traced, strict=True))
 
 
+SCRIPTED = """
+def helper(x: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x) * 2.0
+def scripted(x: torch.Tensor) -> torch.Tensor:
+    return helper(x) + 1
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(2, 2)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return scripted(self.linear(x))
+"""
+
+
+def test_torch_script_compiles_what_is_beneath(write: Write) -> None:
+    work, _ = load(write, SCRIPTED)
+    maps = spans_map(
+        *(
+            f"toy.{n}: {{function: {work.__name__}:{target}}}"
+            for n, target in enumerate(("helper", "scripted", "Net.forward"))
+        ),
+    ).replace("package: toy", f"package: {work.__name__}")
+    torch.manual_seed(0)
+    net, x = work.Net(), torch.ones(1, 2)
+    plain = net(x)
+    with record(text=maps) as spans:
+        assert torch.equal(net(x), plain)
+        assert spans.tree() == "toy.2\n  toy.1\n    toy.0"
+        for found in (torch.jit.script(work.Net()), torch.jit.script(work.scripted), torch.jit.script(work.helper)):
+            assert "relu" in str(found.inlined_graph)
+        script = torch.jit.script(net)
+        assert torch.equal(script(x), plain)
+    assert spans.notices == []
+    assert torch._jit_internal.get_closure.__module__ == "torch._jit_internal"
+    assert not hasattr(torch._jit_internal.get_closure, "__wrapped__"), "as it was"
+
+
 def test_torch_is_never_imported_by_us() -> None:
     import subprocess
 
