@@ -17,6 +17,7 @@ patched twice for the same entry, carries one wrapper.
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
@@ -318,6 +319,10 @@ class Patcher:
 
     def _class_block(self, module: str, claims: list[Claim], place: targets.Found) -> list[_Built]:
         cls = place.raw
+        for name in ("__enter__", "__exit__", "__aenter__", "__aexit__"):
+            kind = type(inspect.getattr_static(cls, name, None))
+            if issubclass(kind, (staticmethod, classmethod)):
+                raise targets.TargetRefused(f"its {name} is a {kind.__name__}, which knows no instance")
         replacements = blocks.wrap_class_methods(cls, lambda method: self._chooser(method, module, claims))
         if not replacements:
             raise targets.TargetRefused("the class is no context manager")

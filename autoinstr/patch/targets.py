@@ -231,7 +231,9 @@ def underlying(raw: Any) -> Any:
         return raw.__func__
     if issubclass(kind, property):
         return raw.fget
-    if issubclass(kind, (functools.cached_property, functools.partial, functools.partialmethod)):
+    if issubclass(kind, functools.partialmethod):
+        return underlying(raw.func)
+    if issubclass(kind, (functools.cached_property, functools.partial)):
         return raw.func
     return raw
 
@@ -252,7 +254,7 @@ def rebuilt(found: Found, wrap: Callable[[Any], Any]) -> Any:
     if in_class and found.inherited:
         return _over_base(found, wrap)
     if issubclass(kind, (staticmethod, classmethod)):
-        return kind(wrap(raw.__func__))
+        return kind(wrap(_inside(raw)))
     if issubclass(kind, property):
         if raw.fget is None:
             raise TargetRefused("the property has no getter")
@@ -263,7 +265,10 @@ def rebuilt(found: Found, wrap: Callable[[Any], Any]) -> Any:
         new.__doc__ = raw.__doc__
         return new
     if kind in (functools.partial, functools.partialmethod):
-        made = kind(wrap(raw.func), *raw.args, **raw.keywords)
+        inner = raw.func
+        no_method = isinstance(inner, (staticmethod, classmethod))
+        new = type(inner)(wrap(_inside(inner))) if no_method else wrap(inner)
+        made = kind(new, *raw.args, **raw.keywords)
         if kind is functools.partial:
             made.__dict__.update(raw.__dict__)
         return made
@@ -281,6 +286,16 @@ def rebuilt(found: Found, wrap: Callable[[Any], Any]) -> Any:
     if in_class and not isinstance(raw, functools._lru_cache_wrapper):
         raise TargetRefused(f"it is an instance of {kind.__qualname__}; name its __call__")
     return _with_methods(wrap(raw), raw)
+
+
+def _inside(raw: Any) -> Any:
+    """The function of a static or class method; refused where that is a class or a property."""
+    kind, function = type(raw).__name__, raw.__func__
+    if isinstance(function, type):
+        raise TargetRefused(f"it is a class, as a {kind}; name one of its methods, as in Class.__init__")
+    if not callable(function):
+        raise TargetRefused(f"it is a {kind} over a {type(function).__name__}")
+    return function
 
 
 _BUILTIN = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
@@ -301,6 +316,8 @@ def _over_base(found: Found, wrap: Callable[[Any], Any]) -> Any:
     owner, name, raw = found.owner, found.name, found.raw
     if vars(object).get(name) is raw:
         raise TargetRefused(f"{owner.__qualname__} has no {name} of its own")
+    if isinstance(raw, (staticmethod, classmethod)):
+        _inside(raw)
     if isinstance(raw, staticmethod):
         function = underlying(raw) if type(raw) is staticmethod else raw
         return staticmethod(wrap(_shim(function, lambda: (getattr(super(owner, owner), name), 0))))

@@ -127,6 +127,11 @@ class Counted:
     def __call__(self): return 6
 counted = Counted()
 names = dict
+class Kept:
+    made = staticmethod(Made)
+    here = classmethod(property(lambda cls: cls.__name__))
+class Heir(Kept):
+    pass
 """
 
 
@@ -142,6 +147,10 @@ names = dict
         ("toy.work:Made.__init__", "Made has no __init__ of its own"),
         ("toy.work:counted", "it is an instance of Counted, which may count its subclasses"),
         ("toy.work:names.update", "TypeError: cannot set 'update' attribute of immutable type 'dict'"),
+        ("toy.work:Kept.made", "it is a class, as a staticmethod; name one of its methods, as in Class.__init__"),
+        ("toy.work:Heir.made", "it is a class, as a staticmethod; name one of its methods, as in Class.__init__"),
+        ("toy.work:Kept.here", "it is a classmethod over a property"),
+        ("toy.work:Heir.here", "it is a classmethod over a property"),
     ],
 )
 def test_a_refused_target_is_left_alone_and_said(target: str, why: str, write: Write) -> None:
@@ -152,6 +161,44 @@ def test_a_refused_target_is_left_alone_and_said(target: str, why: str, write: W
         assert states(spans) == {target: f"refused: {why}"}
     assert spans.notices == [f"<text>:4:33: toy.f: {target} is left alone: {why}"]
     assert {name: dict(vars(value)) for name, value in vars(work).items() if isinstance(value, type)} == before
+
+
+def test_a_block_that_is_entered_by_no_instance_is_left_alone(write: Write) -> None:
+    write(
+        toy__work="class Held:\n    @classmethod\n    def __enter__(cls): return cls.__name__\n"
+        "    def __exit__(self, *error): pass\n"
+    )
+    with record(text=spans_map("toy.held: {block: toy.work:Held}")) as spans:
+        with load("toy.work").Held() as name:
+            pass
+        assert name == "Held"
+    why = "its __enter__ is a classmethod, which knows no instance"
+    assert spans.notices == [f"<text>:4:33: toy.held: toy.work:Held is left alone: {why}"]
+
+
+PARTIAL = """
+import functools
+class Owner:
+    @staticmethod
+    def add(x, y): return x + y
+    @classmethod
+    def name(cls, x): return cls.__name__, x
+    add_five = functools.partialmethod(add, 5)
+    name_six = functools.partialmethod(name, 6)
+"""
+
+
+def test_partial_methods_of_static_and_class_methods(write: Write) -> None:
+    write(toy__work=PARTIAL)
+    maps = spans_map(
+        "toy.add: {function: toy.work:Owner.add_five, attributes: {toy.y: args.y}}",
+        "toy.name: {function: toy.work:Owner.name_six, attributes: {toy.x: args.x}}",
+    )
+    with record(text=maps) as spans:
+        owner = load("toy.work").Owner()
+        assert (owner.add_five(2), owner.name_six()) == (7, ("Owner", 6))
+    assert spans.notices == []
+    assert spans.tree() == "toy.add toy.y=2\ntoy.name toy.x=6"
 
 
 def test_a_module_that_forbids_it(write: Write) -> None:
