@@ -238,7 +238,10 @@ def _maker(function: Any) -> Callable[..., Callable[..., Any]] | None:
 
 def is_awaitable_generator(function: Any) -> bool:
     """Whether `types.coroutine` has let the generators of a generator function be awaited."""
-    code = getattr(function, "__code__", None)
+    return _makes_awaitables(getattr(function, "__code__", None))
+
+
+def _makes_awaitables(code: Any) -> bool:
     return bool(getattr(code, "co_flags", 0) & inspect.CO_ITERABLE_COROUTINE)
 
 
@@ -300,7 +303,7 @@ def _driven(body: Any, opened: Opened, at_end: AtEnd | None) -> Any:
     """A coroutine or generator that drives `body`, one that has not begun, in the open span."""
     opened.leave()
     make = _BY_RESULT[type(body)]
-    if make is _generator and is_awaitable_generator(types.SimpleNamespace(__code__=body.gi_code)):
+    if make is _generator and _makes_awaitables(body.gi_code):
         make = _awaitable_generator
     driven = make(lambda: body, lambda args, kwargs: opened, at_end)()
     driven.__name__, driven.__qualname__ = body.__name__, body.__qualname__
