@@ -54,6 +54,19 @@ def run(
     )
 
 
+def launch(*command: str | Path, cwd: Path, **env: str) -> subprocess.Popen[str]:
+    """The same, begun: traced, and with a pipe to each of its streams."""
+    return subprocess.Popen(
+        [str(INSTRUMENT), sys.executable, *map(str, command)],
+        cwd=cwd,
+        env=clean_environment(**env),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
 def start_job(folder: Path, work: str, span_map: str, job: str, **env: str) -> tuple[subprocess.Popen[str], str]:
     """A traced process that runs `job`, with a module `work` and its map, and the first line that it prints.
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from otlp_receiver import Receiver
-from runs import HUNG, INSTRUMENT, clean_environment, journal_spans, wait_for
+from runs import HUNG, journal_spans, launch, wait_for
 
 MAP = "map: work\npackage: work\nspans:\n  work.step: {group: step, function: work:step}\n"
 
@@ -38,23 +36,17 @@ def test_the_users_files_are_the_users_and_every_span_arrives(tmp_path: Path, pr
     (tmp_path / "work.yaml").write_text(MAP)
     (tmp_path / "daemon.py").write_text(DAEMON)
     with Receiver() as receiver:
-        process = subprocess.Popen(
-            [str(INSTRUMENT), sys.executable, "daemon.py"],
+        process = launch(
+            "daemon.py",
             cwd=tmp_path,
-            env=clean_environment(
-                AUTOINSTR_SPAN_MAPS="work.yaml",
-                AUTOINSTR_SPAN_GROUPS="all",
-                AUTOINSTR_JOURNAL="on",
-                OTEL_EXPORTER_OTLP_ENDPOINT=receiver.grpc_endpoint if protocol == "grpc" else receiver.http_endpoint,
-                OTEL_EXPORTER_OTLP_PROTOCOL=protocol,
-                OTEL_METRIC_EXPORT_INTERVAL="500",
-                OTEL_BSP_SCHEDULE_DELAY="100",
-                PYTHONPATH=".",
-            ),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+            AUTOINSTR_SPAN_MAPS="work.yaml",
+            AUTOINSTR_SPAN_GROUPS="all",
+            AUTOINSTR_JOURNAL="on",
+            OTEL_EXPORTER_OTLP_ENDPOINT=receiver.grpc_endpoint if protocol == "grpc" else receiver.http_endpoint,
+            OTEL_EXPORTER_OTLP_PROTOCOL=protocol,
+            OTEL_METRIC_EXPORT_INTERVAL="500",
+            OTEL_BSP_SCHEDULE_DELAY="100",
+            PYTHONPATH=".",
         )
         assert process.stdin is not None
         assert process.stdout is not None

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 from kills import copy_example, every_state, kill_after, kill_many, kill_one
 from otlp_receiver import Receiver
-from runs import HUNG, INSTRUMENT, clean_environment, journal_spans, our_lines, run, wait_for
+from runs import HUNG, clean_environment, journal_spans, launch, our_lines, run, wait_for
 
 MAP = """
 map: work
@@ -73,14 +73,7 @@ def settings(folder: Path, **more: str) -> dict[str, str]:
 def start(folder: Path, source: str, **env: str) -> subprocess.Popen[str]:
     """A traced script that is running: it has printed `ready`."""
     (folder / "script.py").write_text(source)
-    process = subprocess.Popen(
-        [str(INSTRUMENT), sys.executable, "script.py"],
-        cwd=folder,
-        env=clean_environment(**settings(folder, **env)),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = launch("script.py", cwd=folder, **settings(folder, **env))
     assert process.stdout is not None
     line = process.stdout.readline()
     if line != "ready\n":
@@ -429,15 +422,8 @@ def test_a_burst_of_20_000_spans_from_64_tasks_loses_none(work: Path, ways: str)
     with Receiver() as receiver:
         to = receiver.grpc_endpoint if "otlp" in ways else ""
         journal = "on" if "journal" in ways else "off"
-        process = subprocess.Popen(
-            [str(INSTRUMENT), sys.executable, "script.py"],
-            cwd=work,
-            env=clean_environment(**settings(work, OTEL_EXPORTER_OTLP_ENDPOINT=to, AUTOINSTR_JOURNAL=journal)),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        env = settings(work, OTEL_EXPORTER_OTLP_ENDPOINT=to, AUTOINSTR_JOURNAL=journal)
+        process = launch("script.py", cwd=work, **env)
         assert process.stdin is not None
         assert process.stdout is not None
         bursts = int(os.environ.get("AUTOINSTR_TEST_BURSTS", "1"))
